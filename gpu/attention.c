@@ -60,6 +60,11 @@ static bool is_polar(const struct gpu_call *g)
     const struct loci_plan *p = g->call.plan;
     return p->rotate >= 0 && p->use[p->rotate].term == TERM_polar;
 }
+static char *input_of_call(const struct gpu_call *g, int n)
+{
+    const struct arrays *at = &g->arrays;
+    return n == 0 ? at->in0 : n == 1 ? at->in1 : at->in2;
+}
 /* The input that has the places of queries or keys, among those of the plan; -1: none. */
 static int32_t given_places(const struct gpu_call *g, bool query)
 {
@@ -135,6 +140,12 @@ static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turne
         p.form_leaks = place.leaks;
         p.form_twice = t.query && t.form && range_place(r, false, t.form, 0).still;
         if (place.still) t.turns = false;
+    }
+    if (c->plan->states) p.kv_heads = t.heads;
+    if (t.turns && c->plan->states) {
+        p.given = loci_gpu_states(c->plan, t.query);
+        p.vector_share = t.query ? 1 : c->plan->group;
+        return run(g, pass, "state_rows", c->B * tiles(rows, ROTATED_ROWS), 0, &at, &p);
     }
     if (!t.turns) p.pairs = -1;
     if (t.turns && is_polar(g)) {
@@ -251,14 +262,27 @@ static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
                                     .dim = p->value_dim,
                                     .turns = true,
                                     .plain = true }));
+    /* values of a group once for each of its heads */
+    for (int i = 0; i < p->group && g->at.head_values; i++) {
+        const ptrdiff_t head = c->Lk * p->value_dim;
+        TRY(rotate(g, pass,
+                   (struct turned){ .from = c->v.data,
+                                    .to = g->at.head_values + i * head * (ptrdiff_t)sizeof(float),
+                                    .at = of_view(c->v),
+                                    .at_to = { p->heads * head, p->group * head, p->value_dim },
+                                    .type = stored_as(p->v_dtype),
+                                    .heads = p->kv_heads,
+                                    .dim = p->value_dim,
+                                    .plain = true }));
+    }
     if (!g->at.k) return LOCI_OK;
     TRY(rotate(g, pass,
                (struct turned){ .from = c->k.data,
                                 .to = g->at.k,
                                 .at = of_view(c->k),
-                                .at_to = dense(p->kv_heads, c->Lk, p->score_dim),
+                                .at_to = g->params.k,
                                 .type = stored_as(p->k_dtype),
-                                .heads = p->kv_heads,
+                                .heads = g->params.kv_heads,
                                 .dim = p->dim,
                                 .turns = !p->keys_rotated }));
     return fade_keys(g, pass, g->at.k);
@@ -290,8 +314,8 @@ static loci_status upload_lists(const struct gpu_call *g)
 /* Programs differ by whether they have the kernels for gates and for gradients of inputs. */
 static enum pass pass_of(const struct gpu_call *g)
 {
-    const bool gates =
-        g->params.gates >= 0 || is_polar(g) || g->params.fades || g->call.plan->moves >= 0;
+    const bool gates = g->params.gates >= 0 || is_polar(g) || g->params.fades
+                    || g->call.plan->moves >= 0 || g->params.mix >= 0 || g->call.plan->states;
     if (!g->backward) return gates ? PASS_FORWARD_GATES : PASS_FORWARD;
     const bool more = gates || g->key_sums || g->row_sums || g->params.stick >= 0
                    || g->params.rotation_part >= 0 || turns_back(g);
@@ -331,7 +355,7 @@ static loci_status multiply_vectors(const struct gpu_call *g)
         struct arrays at = g->arrays;
         if (!is_of_vectors(term)) continue;
         k.vector_use = u;
-        k.vector_share = query ? 1 : p->heads / p->kv_heads;
+        k.vector_share = query ? 1 : k.heads / k.kv_heads;
         k.vector_rows = g->backward ? TILE_ROWS : k.rows;
         k.vector_scale = g->backward ? 1 : k.scale; /* backward, rows are scaled already */
         if (g->backward) k.q_factor = -1;
@@ -399,6 +423,70 @@ static loci_status decode(struct gpu_call *g)
                (int64_t)p->sequences * p->q_len * p->heads * tiles(p->value_dim, JOIN_WIDTH),
                join_room().size, &g->arrays, p);
 }
+/* A strip of the rows of a call whose heads mix, whose scores `forward` makes, or takes. */
+static struct gpu_call strip_of(const struct gpu_call *g, int i, bool takes)
+{
+    struct gpu_call s = *g;
+    s.params.mix += (int64_t)sizeof(struct gpu_mix) * (2 * i + takes);
+    memcpy(&s.mix, g->lists + s.params.mix, sizeof s.mix);
+    s.params.tiles = s.mix.first + s.mix.tiles;
+    return s;
+}
+static int64_t tiles_of_rows(const struct gpu_call *g)
+{
+    return g->params.mix < 0 ? g->params.tiles : g->mix.tiles;
+}
+static loci_status run_rows(const struct gpu_call *g, enum pass pass, const char *kernel,
+                            int floats)
+{
+    return run(g, pass, kernel, tiles_of_rows(g) * g->params.heads, floats, &g->arrays, &g->params);
+}
+static loci_status run_pairs(const struct gpu_call *g, enum pass pass, const char *kernel,
+                             int floats)
+{
+    return run(g, pass, kernel, (int64_t)g->mix.tiles * g->mix.ktiles, floats, &g->arrays,
+               &g->params);
+}
+/* Mixed scores of a strip, of which this is the call that makes scores. */
+static loci_status mix_scores(const struct gpu_call *g, enum pass pass)
+{
+    TRY(run_rows(g, pass, "forward", forward_floats(g, g->params.rows)));
+    return run_pairs(g, pass, "mix_pairs",
+                     mix_room(g->params.heads, loci_gpu_threads(g->plan, pass)));
+}
+static loci_status forward_rows(const struct gpu_call *g, enum pass pass)
+{
+    const int floats = forward_floats(g, g->params.rows);
+    if (g->params.mix < 0) return run_rows(g, pass, "forward", floats);
+    for (int i = 0; i < g->strips; i++) {
+        const struct gpu_call makes = strip_of(g, i, false), takes = strip_of(g, i, true);
+        TRY(mix_scores(&makes, pass));
+        TRY(run_rows(&takes, pass, "forward", floats));
+    }
+    return LOCI_OK;
+}
+/* ae of tape: states of keys in place of values.  What is left of a stick is for none of them. */
+static loci_status average_states(const struct gpu_call *g, enum pass pass)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    struct gpu_call s = *g;
+    struct params *k = &s.params;
+    struct arrays *at = &s.arrays;
+    if (!g->in.ae) return LOCI_OK;
+    at->v = input_of_call(g, loci_gpu_states(p, false));
+    at->o = g->in.ae;
+    at->lse = NULL;
+    k->wide = k->wide && (uintptr_t)at->v % 16 == 0;
+    k->v = dense(p->heads, c->Lk, p->dim);
+    k->o = dense(p->heads, c->Lq, p->dim);
+    k->v_type = k->o_type = GPU_F32;
+    k->value_dim = p->dim;
+    k->v_paged = k->values = 0;
+    k->plain = 1;
+    if (k->stick >= 0) k->stick += (int64_t)sizeof(struct gpu_stick);
+    return forward_rows(&s, pass);
+}
 static loci_status forward_pass(struct gpu_call *g)
 {
     const struct params *p = &g->params;
@@ -409,8 +497,8 @@ static loci_status forward_pass(struct gpu_call *g)
     TRY(multiply_vectors(g));
     TRY(sum_gates(g, pass));
     TRY(reflect_keys(g, pass));
-    TRY(run(g, pass, "forward", (int64_t)p->tiles * p->heads, forward_floats(g, p->rows),
-            &g->arrays, p));
+    TRY(forward_rows(g, pass));
+    TRY(average_states(g, pass));
     return turn_outputs(g, pass, g->at.o, p->o, g->call.o.data, of_view(g->call.o), true);
 }
 loci_status loci_gpu_forward(const loci_gpu_plan *plan, const loci_gpu_tables *tables, void *work,
@@ -641,6 +729,34 @@ loci_status loci_gpu_move_rows(struct gpu_call *g)
 
 /* ---- Gradients ------------------------------------------------------------------------------- */
 
+/* Gradients of rows that states have turned, and those of the states. */
+static loci_status unturn_states(const struct gpu_call *g, bool query)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    struct params k = g->params;
+    struct arrays at = g->arrays;
+    const loci_view *rows = query ? &c->q : &c->k, *to = query ? &c->g.dq : &c->g.dk;
+    const int given = loci_gpu_states(p, query);
+    at.q = query ? g->at.dq : g->at.dk;
+    at.v = rows->data;
+    at.o = to->data;
+    at.din0 = g->inputs[given];
+    at.sums = !query && at.weights ? g->at.states : NULL;
+    if (!at.o && !at.din0) return LOCI_OK;
+    k.v = of_view(*rows);
+    k.v_type = k.o_type = stored_as(p->dtype);
+    k.o = of_view(*to);
+    k.heads = query ? p->heads : p->kv_heads;
+    k.vector_share = query ? 1 : p->group;
+    k.dim = p->dim;
+    k.q_len = (int32_t)(query ? c->Lq : c->Lk);
+    k.given = given;
+    k.finish = query;
+    if (!query) k.used = g->used;
+    if (!query && p->keys_rotated) k.pairs = -1;
+    return run(g, pass_of(g), "unturn_states", c->B * tiles(k.q_len, ROTATED_ROWS), 0, &at, &k);
+}
 /* Sums of gradients become the caller's: rotated back, multiplied by the scale, rounded. */
 static loci_status finish_gradients(const struct gpu_call *g)
 {
@@ -648,7 +764,11 @@ static loci_status finish_gradients(const struct gpu_call *g)
     const struct loci_plan *p = c->plan;
     const struct params *k = &g->params;
     const int32_t type = stored_as(p->dtype);
-    if (g->at.dq && c->g.dq.data)
+    if (p->states) {
+        TRY(unturn_states(g, true));
+        TRY(unturn_states(g, false));
+    }
+    if (g->at.dq && c->g.dq.data && !p->states)
         TRY(rotate(g, pass_of(g),
                    (struct turned){ .from = g->at.dq,
                                     .to = c->g.dq.data,
@@ -661,7 +781,7 @@ static loci_status finish_gradients(const struct gpu_call *g)
                                     .turns = g->rotated && !turns_back(g) && p->row_forms == 1,
                                     .back = true,
                                     .finish = true }));
-    if (g->at.dk && c->g.dk.data)
+    if (g->at.dk && c->g.dk.data && !p->states)
         TRY(rotate(g, pass_of(g),
                    (struct turned){
                        .from = g->at.dk,
@@ -718,9 +838,11 @@ static loci_status clear_sums(const struct gpu_call *g)
     const struct params *k = &g->params;
     const struct arrays *at = &g->arrays;
     TRY(clear_view(g, at->dmask, k->dmask, p->heads, c->Lq, (int)c->Lk, sizeof(float)));
-    if (!packed(c) && !g->in.k_lens && c->Lq && !g->fetches_rows) return LOCI_OK;
+    if (!packed(c) && !g->in.k_lens && c->Lq && !g->fetches_rows && k->mix < 0) return LOCI_OK;
     TRY(clear_view(g, at->dq, k->dq, p->heads, c->Lq, k->dim, sizeof(float)));
-    TRY(clear_view(g, at->dk, k->dk, p->kv_heads, c->Lk, k->dim, sizeof(float)));
+    for (int form = 0; form < p->key_forms && at->dk; form++)
+        TRY(clear_view(g, at->dk + form * form_bytes(g, false), k->dk, k->kv_heads, c->Lk, k->dim,
+                       sizeof(float)));
     TRY(clear_view(g, at->dv, k->dv, p->kv_heads, c->Lk, k->value_dim, sizeof(float)));
     if (g->at.dk)
         TRY(clear_view(g, c->g.dk.data, of_view(c->g.dk), p->kv_heads, c->Lk, key_dim(p),
@@ -911,15 +1033,67 @@ static int walk_room(const struct gpu_call *g)
     return (p->stick < 0 ? 0 : STICK_ROOM) + (p->scan < 0 ? 0 : scan_room(TILE_ROWS))
          + (fades_rows(g->call.plan) ? carry_room(TILE_ROWS, p->dim) : 0);
 }
+/* Side by side: what a view has, then numbers of states. */
+static loci_status join_states(const struct gpu_call *g, enum pass pass, bool query, char *to)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const struct params *k = &g->params;
+    const int width = FOURS(p->value_dim) + p->dim;
+    const ptrdiff_t rows = query ? c->Lq : c->Lk;
+    const struct strides at_to = dense(p->heads, rows, width);
+    const struct loci_gpu *gpu = g->plan->gpu;
+    struct turned t = { .from = query ? g->arrays.dout : g->arrays.v,
+                        .to = to,
+                        .at = query ? k->dout : k->v,
+                        .at_to = at_to,
+                        .type = query ? k->o_type : k->v_type,
+                        .heads = p->heads,
+                        .dim = p->value_dim,
+                        .query = query,
+                        .plain = true };
+    TRY(gpu->backend->clear(gpu->state, to, (size_t)(c->B * at_to.batch) * sizeof(float),
+                            g->in.error));
+    if (t.from) TRY(rotate(g, pass, t));
+    t.from = query ? g->arrays.weights : input_of_call(g, loci_gpu_states(p, false));
+    t.to = to + FOURS(p->value_dim) * sizeof(float);
+    t.at = dense(p->heads, rows, p->dim);
+    t.type = GPU_F32;
+    t.dim = p->dim;
+    return rotate(g, pass, t);
+}
+/* For passes that need dp: with ae, values and states are one row. */
+static struct gpu_call with_states(const struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const int width = FOURS(c->plan->value_dim) + c->plan->dim;
+    struct gpu_call s = *g;
+    if (!c->plan->states || !g->arrays.weights) return s;
+    s.arrays.v = g->at.wide_v;
+    s.arrays.dout = g->at.wide_dout;
+    s.params.v = dense(c->plan->heads, c->Lk, width);
+    s.params.dout = dense(c->plan->heads, c->Lq, width);
+    s.params.v_type = s.params.o_type = GPU_F32;
+    s.params.value_dim = width;
+    s.params.v_paged = 0;
+    s.params.wide = s.params.wide && width % 4 == 0;
+    return s;
+}
+static loci_status sum_inputs(const struct gpu_call *narrow, enum pass pass)
+{
+    const struct gpu_call s = with_states(narrow), *g = &s;
+    const struct params *p = &g->params;
+    if (!g->key_sums) return LOCI_OK;
+    return run(g, pass, "backward_inputs", (int64_t)p->ktiles * p->heads,
+               inputs_room(p->dim, p->value_dim).size + walk_room(g), &g->arrays, p);
+}
 static loci_status input_gradients(const struct gpu_call *g, enum pass pass)
 {
     const struct params *p = &g->params;
     bool any = false;
     for (int i = 0; i < GPU_INPUTS; i++) any |= g->inputs[i] != NULL;
     if (!any) return LOCI_OK;
-    if (g->key_sums)
-        TRY(run(g, pass, "backward_inputs", (int64_t)p->ktiles * p->heads,
-                inputs_room(p->dim, p->value_dim).size + walk_room(g), &g->arrays, p));
+    if (p->mix < 0) TRY(sum_inputs(g, pass)); /* else strips have done so */
     return run(g, pass, "store_inputs", (int64_t)p->sequences * p->heads, 0, &g->arrays, p);
 }
 static bool learns(const struct gpu_call *g)
@@ -974,9 +1148,51 @@ static loci_status vector_totals(const struct gpu_call *g)
     }
     return LOCI_OK;
 }
+static loci_status pass_over_keys(const struct gpu_call *g, enum pass pass);
+/* dk of each head, then the gradient of states, then dv, which heads that share keys sum together.
+ */
+static loci_status pass_over_states(const struct gpu_call *g, enum pass pass)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const int n = loci_gpu_states(p, false);
+    struct gpu_call s = with_states(g);
+    s.passes_states = true;
+    s.arrays.dv = NULL;
+    TRY(pass_over_keys(&s, pass));
+    s = *g;
+    s.passes_states = true;
+    s.arrays.dk = NULL;
+    s.arrays.v = c->v.data;
+    s.params.kv_heads = p->kv_heads;
+    s.params.v = of_view(c->v);
+    s.params.v_type = stored_as(p->v_dtype);
+    s.params.wide = 0;
+    TRY(pass_over_keys(&s, pass));
+    if (!g->arrays.weights || !g->inputs[n]) return LOCI_OK;
+    s.params.kv_heads = p->heads;
+    s.arrays.dv = g->at.states;
+    s.arrays.v = input_of_call(g, n);
+    s.arrays.dout = g->arrays.weights;
+    s.params.v = s.params.dv = dense(p->heads, c->Lk, p->dim);
+    s.params.dout = dense(p->heads, c->Lq, p->dim);
+    s.params.v_type = s.params.o_type = GPU_F32;
+    s.params.value_dim = p->dim;
+    s.params.adds = ADDS_DOUBLES;
+    return pass_over_keys(&s, pass);
+}
 static loci_status pass_over_keys(const struct gpu_call *g, enum pass pass)
 {
     const struct params *p = &g->params;
+    if (g->call.plan->states && !g->passes_states) return pass_over_states(g, pass);
+    if (p->mix >= 0 && fades_rows(g->call.plan) && g->arrays.dk && g->arrays.dv) {
+        struct gpu_call one = *g; /* their sums have different orders */
+        one.arrays.dk = NULL;
+        TRY(pass_over_keys(&one, pass));
+        one.arrays.dk = g->arrays.dk;
+        one.arrays.dv = NULL;
+        return pass_over_keys(&one, pass);
+    }
     for (int form = 0; form < g->call.plan->key_forms; form++) {
         struct params k = *p;
         struct arrays at = g->arrays;
@@ -989,8 +1205,9 @@ static loci_status pass_over_keys(const struct gpu_call *g, enum pass pass)
     }
     return LOCI_OK;
 }
-static loci_status pass_over_rows(const struct gpu_call *g, enum pass pass)
+static loci_status pass_over_rows(const struct gpu_call *narrow, enum pass pass)
 {
+    const struct gpu_call s = with_states(narrow), *g = &s;
     const struct params *p = &g->params;
     for (int form = 0; form < g->call.plan->row_forms; form++) {
         struct params k = *p;
@@ -1001,29 +1218,56 @@ static loci_status pass_over_rows(const struct gpu_call *g, enum pass pass)
             k.parts = 0;
             if (at.dq) at.dq += form * form_bytes(g, true);
         }
-        if (at.dq || k.parts || at.dmask || ((g->direct || p->stick >= 0 || p->scan >= 0) && !form))
-            TRY(run(g, pass, "backward_rows", (int64_t)p->tiles * p->heads,
+        const bool first = g->direct || p->stick >= 0 || p->scan >= 0 || p->mix >= 0;
+        if (at.dq || k.parts || at.dmask || (first && !form))
+            TRY(run(g, pass, "backward_rows", tiles_of_rows(g) * p->heads,
                     rows_room(p->dim, p->value_dim).size + walk_room(g), &at, &k));
     }
     return LOCI_OK;
 }
-/* What rows carry to each tile of keys: a forward pass without outputs. */
+/* For a forward pass without outputs, over rows that have been multiplied. */
+static struct gpu_call without_outputs(const struct gpu_call *g)
+{
+    struct gpu_call s = *g;
+    s.params.q_factor = -1;
+    s.arrays.o = NULL;
+    return s;
+}
+/* What rows carry to each tile of keys. */
 static loci_status keep_carries(const struct gpu_call *g)
 {
-    struct params k = g->params;
-    struct arrays at = g->arrays;
-    k.q_factor = -1;
-    at.o = NULL;
-    return run(g, PASS_FORWARD_GATES, "forward", (int64_t)k.tiles * k.heads,
-               forward_floats(g, k.rows), &at, &k);
+    const struct gpu_call s = without_outputs(g);
+    return run_rows(&s, PASS_FORWARD_GATES, "forward", forward_floats(g, s.params.rows));
+}
+/* Strips from the latest rows to the earliest: mixed scores, their gradients, those of scores and
+ * biases, then all else. */
+static loci_status mixed_passes(const struct gpu_call *g, enum pass pass)
+{
+    const struct params *p = &g->params;
+    for (int i = g->strips - 1; i >= 0; i--) {
+        const struct gpu_call all = without_outputs(g), makes = strip_of(&all, i, false),
+                              takes = strip_of(g, i, true);
+        TRY(mix_scores(&makes, PASS_FORWARD_GATES));
+        if (p->stick >= 0) TRY(keep_carries(&takes));
+        const struct gpu_call wide = with_states(&takes);
+        TRY(run_rows(&wide, pass, "grade_rows",
+                     rows_room(p->dim, wide.params.value_dim).size + walk_room(g)));
+        TRY(run_pairs(&takes, pass, "unmix_pairs", unmix_room(p->heads * (g->mix.biased ? 2 : 1))));
+        if (g->mix.part >= 0) TRY(run_rows(&takes, pass, "add_mixed", 0));
+        TRY(pass_over_rows(&takes, pass));
+        TRY(pass_over_keys(&takes, pass));
+        TRY(sum_inputs(&takes, pass));
+    }
+    return LOCI_OK;
 }
 /* Keys whose values get what is left. */
 static loci_status heir_values(const struct gpu_call *g, enum pass pass)
 {
-    const struct params *p = &g->params;
+    struct params p = g->params;
+    p.kv_heads = g->call.plan->kv_heads;
     if (g->stick.heir != HEIR_VALUE || !g->arrays.dv || !g->arrays.dout) return LOCI_OK;
-    return run(g, pass, "heir_values", (int64_t)p->batch * p->kv_heads * tiles(p->k_len, KEYS), 0,
-               &g->arrays, p);
+    return run(g, pass, "heir_values", (int64_t)p.batch * p.kv_heads * tiles(p.k_len, KEYS), 0,
+               &g->arrays, &p);
 }
 static loci_status backward_pass(struct gpu_call *g)
 {
@@ -1048,12 +1292,24 @@ static loci_status backward_pass(struct gpu_call *g)
     }
     if (stick) /* its rows read dO as it has turned */
         TRY(run(g, pass, "row_sums", tiles(c->B * c->Lq, threads) * p->heads, 0, &g->arrays, p));
+    if (g->arrays.weights) {
+        const struct loci_gpu *gpu = g->plan->gpu;
+        TRY(join_states(g, pass, false, g->at.wide_v));
+        TRY(join_states(g, pass, true, g->at.wide_dout));
+        TRY(gpu->backend->clear(gpu->state, g->at.states,
+                                (size_t)(c->B * p->heads * c->Lk * p->dim) * sizeof(double),
+                                g->in.error));
+    }
     const bool carries = stick || p->scan >= 0,
                rows_first = carries || fades_rows(c->plan); /* keys read what rows leave */
-    if (carries) TRY(keep_carries(g));
-    if (rows_first) TRY(pass_over_rows(g, pass));
-    TRY(pass_over_keys(g, pass));
-    if (!rows_first) TRY(pass_over_rows(g, pass));
+    if (p->mix >= 0) {
+        TRY(mixed_passes(g, pass));
+    } else {
+        if (carries) TRY(keep_carries(g));
+        if (rows_first) TRY(pass_over_rows(g, pass));
+        TRY(pass_over_keys(g, pass));
+        if (!rows_first) TRY(pass_over_rows(g, pass));
+    }
     if (fades_rows(c->plan) && g->arrays.dk)
         TRY(run(g, pass, "unstage_keys", (int64_t)p->ktiles * p->kv_heads, 0, &g->arrays, p));
     if (stick) TRY(heir_values(g, pass));
@@ -1134,7 +1390,9 @@ loci_status loci_gpu_peaks(loci_gpu *gpu, double *flops, double *bytes, loci_err
 {
     CHECK(e, gpu && flops && bytes, LOCI_BAD_ARG, "gpu, flops and bytes must not be NULL");
     const struct loci_gpu_plan plan = { .gpu = gpu, .backward_threads = THREADS };
-    const struct params params = { .dim = 4, .value_dim = 4, .rows = 128, .stick = -1, .scan = -1 };
+    const struct params params = {
+        .dim = 4, .value_dim = 4, .rows = 128, .stick = -1, .scan = -1, .mix = -1
+    };
     struct program *program = NULL;
     void *at = NULL;
     const int fma = probed(gpu, PROBE_GROUPS, 256), copy = probed(gpu, PROBE_GROUPS, 8);

@@ -17,11 +17,13 @@
 #include "layout/gate.h"
 #include "layout/given_pairs.h"
 #include "layout/matrices.h"
+#include "layout/mix.h"
 #include "layout/ranged_pairs.h"
 #include "layout/reflect.h"
 #include "layout/roll.h"
 #include "layout/scan.h"
 #include "layout/slopes.h"
+#include "layout/states.h"
 #include "layout/softcap.h"
 #include "layout/stick.h"
 #include "kernels/rooms.h"
@@ -48,7 +50,9 @@ static size_t lay_out_host(struct call *c, char *base, bool backward)
     }
     for (int x = 0; x < p->uses && backward; x++) {
         const ptrdiff_t total =
-            loci_gpu_by_key(p->use[x].term) || x == p->moves ? 0 : p->engine->total(c, x);
+            loci_gpu_by_key(p->use[x].term) || x == p->moves || p->use[x].term == TERM_states
+                ? 0
+                : p->engine->total(c, x);
         if (total) c->g.total[x] = carve_bytes(&a, (size_t)total, sizeof(double));
     }
     for (int i = 0; i < p->tensors.n && backward; i++) {
@@ -80,6 +84,19 @@ static bool walks_over_room(const struct gpu_call *g)
     for (int u = 0; u < g->params.uses; u++) walks |= g->use[u].term == GPU_KEY_VECTORS;
     return walks;
 }
+/* Items of 1024 rows of all sequences, of which cape takes as many together as are not larger. */
+static size_t most_items(const struct call *c)
+{
+    return loci_most_sequences(c) + (size_t)(c->B * tiles(c->Lq, ROW_CHUNK));
+}
+/* Tiles of rows of a strip. */
+static int strip_tiles(const struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const size_t all = loci_most_sequences(c) + (size_t)(c->B * tiles(c->Lq, g->params.rows));
+    const int most = ROW_CHUNK / g->params.rows;
+    return all < (size_t)most ? (int)all : most;
+}
 struct piece_row {
     double inverse;
     int64_t position;
@@ -104,8 +121,9 @@ static size_t lay_out_lists(struct gpu_call *g)
     LIST(k->spans, loci_most_sequences(c), struct span);
     LIST(k->use, GPU_USES, struct gpu_use);
     LIST(k->turn, 1, struct gpu_turn);
-    k->stick = -1;
-    if (p->weight >= 0) LIST(k->stick, 1, struct gpu_stick);
+    k->stick = k->mix = -1;
+    if (p->mix >= 0) LIST(k->mix, 2 * most_items(c), struct gpu_mix);
+    if (p->weight >= 0) LIST(k->stick, 2, struct gpu_stick);
     if (g->stick.heir != HEIR_NONE) LIST(g->stick.heirs, B * Lq, int64_t);
     if (g->stick.heir == HEIR_VALUE && g->backward) {
         LIST(g->stick.rows, B * Lq, int64_t);
@@ -168,6 +186,28 @@ static size_t lay_out_lists(struct gpu_call *g)
 #undef LIST
     return a.full ? SIZE_MAX : a.used;
 }
+/* Strips of whole items, each twice: `forward` makes scores, and takes them. */
+static void fill_strips(struct gpu_call *g, int rows)
+{
+    const struct call *c = &g->call;
+    struct gpu_mix *to = (struct gpu_mix *)(g->lists + g->params.mix);
+    int32_t tile = 0;
+    g->mix.tiles = 0;
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++)
+        for (ptrdiff_t row = 0; row < c->seqs.list[s].nq; row += ROW_CHUNK) {
+            const ptrdiff_t left = c->seqs.list[s].nq - row;
+            const int32_t n = (int32_t)tiles(left < ROW_CHUNK ? left : ROW_CHUNK, rows);
+            if (!g->strips || g->mix.tiles + n > ROW_CHUNK / rows) {
+                g->strips++;
+                g->mix.first = tile;
+                g->mix.tiles = 0;
+            }
+            g->mix.tiles += n;
+            tile += n;
+            to[2 * g->strips - 2] = to[2 * g->strips - 1] = g->mix;
+            to[2 * g->strips - 2].stores = 1;
+        }
+}
 /* The rotation, from the plan and the tables of the host. */
 static void fill_turn(struct gpu_call *g)
 {
@@ -200,6 +240,9 @@ static void fill_turn(struct gpu_call *g)
         to->count = t->count;
         to->offset = t->offset;
         to->inside = t->interleaved;
+    } else if (g->params.rotation == TURN_STATES) {
+        to->width = p->value_dim;
+        to->offset = FOURS(p->value_dim);
     } else if (g->params.rotation == TURN_WAVES) {
         const struct fourier *f = layout;
         to->count = p->dim / 2;
@@ -410,7 +453,12 @@ static void fill_lists(struct gpu_call *g, int rows)
     if (k->rotation == TURN_MATRICES) fill_matrices(g);
     fill_turn(g);
     if (g->stick.heir != HEIR_NONE) fill_heirs(g);
-    if (k->stick >= 0) memcpy(g->lists + k->stick, &g->stick, sizeof g->stick);
+    if (k->mix >= 0) fill_strips(g, rows);
+    for (int i = 0; k->stick >= 0 && i < 2; i++) { /* what is left is for no state */
+        struct gpu_stick stick = g->stick;
+        if (i) stick.heir = HEIR_NONE;
+        memcpy((struct gpu_stick *)(g->lists + k->stick) + i, &stick, sizeof stick);
+    }
     if (p->rotate >= 0) {
         fill_places(g, true, g->q_where);
         fill_places(g, false, g->k_where);
@@ -502,6 +550,10 @@ int8_t loci_gpu_input_number(const struct loci_plan *p, int enc, int which)
         n = (int8_t)(n + (p->tensors.list[i].role == LOCI_INPUT));
     return n;
 }
+int8_t loci_gpu_states(const struct loci_plan *p, bool query)
+{
+    return loci_gpu_input_number(p, p->use[p->rotate].enc, query ? STATES_Q : STATES_K);
+}
 /* Does the use have vectors of values? */
 static bool has_values(const struct gpu_use *use)
 {
@@ -532,6 +584,28 @@ static void list_stick(struct gpu_call *g, const void *tables)
     if (tables)
         g->stick.vectors = (const char *)c->table[p->use[p->weight].enc] - (const char *)tables;
 }
+/* A network that mixes heads. */
+static void list_mix(struct gpu_call *g, const void *tables)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const int enc = p->use[p->mix].enc;
+    const struct mix m = mix_of(&p->enc[enc]);
+    g->mix = (struct gpu_mix){
+        .units = m.G,
+        .padded = m.Gp,
+        .biased = m.in > m.H,
+        .leak = (float)m.leak,
+        .add = (float)m.add,
+        .by_distance = m.in > m.H,
+        .part = -1,
+        .ktiles = (int32_t)tiles(c->Lk, KEYS),
+    };
+    if (tables) g->mix.table = (const char *)c->table[enc] - (const char *)tables;
+    for (int x = 0; x < p->uses; x++)
+        g->mix.by_distance &= p->use[x].group != GROUP_ADD || p->use[x].term == TERM_affine
+                           || p->use[x].term == TERM_distance;
+}
 /* A term without anything but its place. */
 static struct gpu_use empty_use(int32_t term)
 {
@@ -560,8 +634,14 @@ static void list_terms(struct gpu_call *g, const void *tables)
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
     struct params *k = &g->params;
+    bool scans = false;
+    for (int x = 0; x < p->uses; x++) scans |= p->use[x].term == TERM_scan;
+    k->rows = g->backward && (p->weight >= 0 || scans || p->moves >= 0 || p->mix >= 0)
+                ? TILE_ROWS
+                : g->plan->rows;
     list_rotation(g);
     if (p->weight >= 0) list_stick(g, tables);
+    if (p->mix >= 0) list_mix(g, tables);
     if (p->moves >= 0) {
         const int enc = p->use[p->moves].enc;
         const bool reflects = reflects_rows(p);
@@ -572,7 +652,8 @@ static void list_terms(struct gpu_call *g, const void *tables)
         g->plan_use[0] = p->moves;
         k->uses = 1;
     }
-    for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++)
+    for (enum group group = GROUP_RAW; group <= GROUP_ADD; group++) {
+        if (group == GROUP_ADD) g->mix.first_add = k->uses;
         for (int x = 0; x < p->uses; x++) {
             int32_t term;
             if (p->use[x].group != group || !loci_gpu_term_of(p->use[x].term, &term)) continue;
@@ -603,6 +684,7 @@ static void list_terms(struct gpu_call *g, const void *tables)
             g->plan_use[k->uses] = x;
             g->use[k->uses++] = use;
         }
+    }
 }
 /* Sums for the gradients of inputs.  Those of gates by key need those of rows. */
 static void want_sums(struct gpu_call *g, struct gpu_use *use)
@@ -619,7 +701,7 @@ static void want_sums(struct gpu_call *g, struct gpu_use *use)
 static int count_parts(const struct call *c, int x)
 {
     const struct loci_plan *p = c->plan;
-    if (p->use[x].term == TERM_matrices) return 0;
+    if (p->use[x].term == TERM_matrices || p->use[x].term == TERM_states) return 0;
     const int heads = x == p->rotate ? p->kv_heads : p->heads;
     return loci_gpu_by_key(p->use[x].term) ? 1 : (int)(p->engine->total(c, x) / heads);
 }
@@ -653,8 +735,8 @@ static int list_parts(struct gpu_call *g)
             int32_t term;
             if (p->use[x].group != group) continue;
             const bool sink = p->use[x].term == TERM_sink;
-            if (p->use[x].term == TERM_stick) {
-                g->stick.part = c->g.total[x] ? all : -1;
+            if (p->use[x].term == TERM_stick || p->use[x].term == TERM_mix) {
+                *(x == p->mix ? &g->mix.part : &g->stick.part) = c->g.total[x] ? all : -1;
                 all += count_parts(c, x);
                 continue;
             }
@@ -696,6 +778,7 @@ int loci_gpu_part_of(const struct gpu_call *g, int x, int *count)
     *count = count_parts(&g->call, x);
     if (p->use[x].term == TERM_sink) return g->params.sink_part;
     if (x == p->weight) return g->stick.part;
+    if (x == p->mix) return g->mix.part;
     if (x == p->rotate) return g->params.rotation_part;
     for (int u = 0; u < g->params.uses; u++)
         if (g->plan_use[u] == x) return g->use[u].part;
@@ -729,8 +812,8 @@ static bool decodes(const struct gpu_call *g)
     if (g->backward || g->in.q_starts || g->in.q_seg) return false;
     if (c->Lq > DECODE_ROWS || lanes > DECODE_LANES || !c->Lq || !c->Lk) return false;
     if (wanted && strcmp(wanted, "never") == 0) return false;
-    if (p->turns_values || p->score_dim != p->dim || p->row_forms > 1 || p->weight >= 0
-        || p->moves >= 0)
+    if (p->states || p->turns_values || p->score_dim != p->dim || p->row_forms > 1 || p->weight >= 0
+        || p->moves >= 0 || p->mix >= 0)
         return false;
     for (int x = 0; x < p->uses; x++)
         if (p->use[x].term == TERM_gate || p->use[x].term == TERM_polar
@@ -788,6 +871,28 @@ static void lay_out_moves(struct gpu_call *g, struct arena *a, bool sums)
         carve_bytes(a, list[i].count, list[i].each);
     }
 }
+/* Tiles of pairs of a strip, and backward what they give to the gradient of the network. */
+static void lay_out_mix(struct gpu_call *g, struct arena *a)
+{
+    const struct call *c = &g->call;
+    struct gpu_mix *m = &g->mix;
+    const size_t heads = (size_t)c->plan->heads,
+                 pairs = (size_t)strip_tiles(g) * (size_t)m->ktiles, /* of tiles */
+        numbers = pairs * heads * (size_t)(KEYS * g->params.rows);
+    m->scores = m->biases = m->mixed = (int64_t)a->used;
+    carve_bytes(a, numbers, sizeof(float));
+    if (m->biased) m->biases = (int64_t)a->used;
+    if (m->biased) carve_bytes(a, numbers, sizeof(float));
+    if (!g->backward) return;
+    m->mixed = (int64_t)a->used;
+    carve_bytes(a, numbers, sizeof(float));
+    m->gradients = (int64_t)a->used;
+    carve_bytes(a, numbers, sizeof(float));
+    m->sums = (int64_t)a->used;
+    carve_bytes(a, pairs,
+                sizeof(float)
+                    * (heads * (size_t)(4 * m->padded + 16) + (size_t)(MIX_SPREAD * m->padded)));
+}
 /* Sums by key and by row, then those of gates. */
 static size_t lay_out_apart(struct gpu_call *g)
 {
@@ -812,6 +917,7 @@ static size_t lay_out_apart(struct gpu_call *g)
     if (g->backward) lay_out_moves(g, &a, true);
     g->cleared = a.used;
     lay_out_moves(g, &a, false);
+    if (c->plan->mix >= 0) lay_out_mix(g, &a);
     k->gates = k->by_tile = -1;
     if (g->backward && k->rotation_part >= 0 && !c->plan->keys_rotated) {
         k->by_tile = (int64_t)a.used;
@@ -900,6 +1006,8 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
     const size_t rows = (size_t)(c->B * c->Lq) * (size_t)p->heads,
                  keys = (size_t)(c->B * c->Lk) * (size_t)p->kv_heads, each = sizeof(float),
                  chunks = (size_t)tiles(c->Lk, CHUNK);
+    const size_t head_keys =
+        keys / (size_t)p->kv_heads * (size_t)(p->states ? p->heads : p->kv_heads);
     const bool apart = p->stored != sizeof(float);
     g->apart_bytes = lay_out_apart(g);
     if (g->apart_bytes) g->at.apart = carve_bytes(&a, g->apart_bytes, 1);
@@ -909,8 +1017,10 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
         g->at.q = carve_bytes(&a, rows * (size_t)(p->score_dim * p->row_forms), each);
     if (p->rotate >= 0) {
         if (!p->keys_rotated || g->params.fades)
-            g->at.k = carve_bytes(&a, keys * (size_t)(p->score_dim * p->key_forms), each);
+            g->at.k = carve_bytes(&a, head_keys * (size_t)(p->score_dim * p->key_forms), each);
     }
+    if (p->states && p->group > 1)
+        g->at.head_values = carve_bytes(&a, head_keys * (size_t)p->value_dim, each);
     if (p->turns_values) {
         if (!p->keys_rotated) g->at.v = carve_bytes(&a, keys * (size_t)p->value_dim, each);
         g->at.o = carve_bytes(&a, rows * (size_t)p->value_dim, each);
@@ -940,14 +1050,21 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
         return a.full ? SIZE_MAX : a.used;
     }
     if (!g->backward) {
-        if (chunks > 1) g->at.sums = carve_bytes(&a, rows * (size_t)p->value_dim, each);
+        const int width = p->states && p->dim > p->value_dim ? p->dim : p->value_dim;
+        if (chunks > 1) g->at.sums = carve_bytes(&a, rows * (size_t)width, each);
         return a.full ? SIZE_MAX : a.used;
+    }
+    if (p->states && g->in.ae) {
+        const size_t width = (size_t)(FOURS(p->value_dim) + p->dim);
+        g->at.wide_v = carve_bytes(&a, head_keys * width, each);
+        g->at.wide_dout = carve_bytes(&a, rows * width, each);
+        g->at.states = carve_bytes(&a, head_keys * (size_t)p->dim, sizeof(double));
     }
     g->at.delta = carve_bytes(&a, 2 * rows, each);
     if (apart || p->rotate >= 0 || g->params.factor_part >= 0 || g->params.vectors
         || g->params.scan >= 0 || p->moves >= 0) {
         g->at.dq = carve_bytes(&a, rows * (size_t)(p->score_dim * p->row_forms), each);
-        g->at.dk = carve_bytes(&a, keys * (size_t)(p->score_dim * p->key_forms), each);
+        g->at.dk = carve_bytes(&a, head_keys * (size_t)(p->score_dim * p->key_forms), each);
     }
     if (apart || (p->turns_values && !p->keys_rotated))
         g->at.dv = carve_bytes(&a, keys * (size_t)p->value_dim, each);
@@ -998,7 +1115,7 @@ static void set_params(struct gpu_call *g)
     k->dim = p->score_dim;
     k->value_dim = p->value_dim;
     k->heads = p->heads;
-    k->kv_heads = p->kv_heads;
+    k->kv_heads = p->states ? p->heads : p->kv_heads; /* states rotate keys for each head */
     k->batch = (int32_t)c->B;
     k->q_len = (int32_t)c->Lq;
     k->k_len = (int32_t)c->Lk;
@@ -1016,8 +1133,6 @@ static void set_params(struct gpu_call *g)
     k->drop_offset = c->dropout.offset;
     k->drop_limit = c->dropout.limit;
     k->drop_kept = (float)c->dropout.factor;
-    k->rows = (p->weight >= 0 || k->scan >= 0 || p->moves >= 0) && g->backward ? TILE_ROWS
-                                                                               : g->plan->rows;
     k->pairs = k->sink = k->used = k->factors = -1;
     k->q_type = k->o_type = stored_as(p->dtype);
     k->k_type = stored_as(p->k_dtype);
@@ -1061,8 +1176,14 @@ static void set_params(struct gpu_call *g)
     k->v_paged = g->in.pages && !g->at.v;
     if (g->at.k) {
         k->k_type = GPU_F32;
-        k->k = dense(p->kv_heads, c->Lk, p->score_dim);
+        k->k = dense(k->kv_heads, c->Lk, p->score_dim);
         at->k = g->at.k;
+    }
+    if (g->at.head_values) {
+        k->v_type = GPU_F32;
+        k->v_paged = 0;
+        k->v = dense(p->heads, c->Lk, p->value_dim);
+        at->v = g->at.head_values;
     }
     if (g->at.v) {
         k->v_type = GPU_F32;
@@ -1091,6 +1212,10 @@ static void set_params(struct gpu_call *g)
     k->wide =
         k->wide
         && (g->at.o ? k->value_dim % 4 == 0 : is_wide(at->dout, k->o_type, k->dout, k->value_dim));
+    if (c->grad->dae) {
+        at->tops = g->in.ae;
+        at->weights = (char *)(uintptr_t)c->grad->dae;
+    }
     at->dq = c->g.dq.data;
     at->dk = c->g.dk.data;
     at->dv = c->g.dv.data;
@@ -1100,16 +1225,17 @@ static void set_params(struct gpu_call *g)
     at->dmask = c->g.dmask.data;
     k->dmask = of_view(c->g.dmask);
     if (g->at.dq) {
-        const bool places = p->rotate >= 0
-                         && (k->rotation_part >= 0 || g->fetches_rows
-                             || (loci_gpu_given(p->use[p->rotate].term) && wants_inputs(g)));
+        const bool places =
+            p->rotate >= 0
+            && (k->rotation_part >= 0 || g->fetches_rows
+                || ((loci_gpu_given(p->use[p->rotate].term) || p->states) && wants_inputs(g)));
         /* gradients of channel gates are sums of q dq and of k dk, and so is that of own tiles */
         const bool gates = p->moves >= 0 && wants_inputs(g), keys = c->g.dk.data || places || gates;
         at->dq = c->g.dq.data || k->factor_part >= 0 || places || (p->moves >= 0 && keys) ? g->at.dq
                                                                                           : NULL;
         at->dk = keys ? g->at.dk : NULL;
         k->dq = dense(p->heads, c->Lq, p->score_dim);
-        k->dk = dense(p->kv_heads, c->Lk, p->score_dim);
+        k->dk = dense(k->kv_heads, c->Lk, p->score_dim);
     }
     if (g->at.dv) {
         at->dv = c->g.dv.data ? g->at.dv : NULL;
@@ -1198,6 +1324,9 @@ static loci_status check_grad(const loci_gpu_plan *there, const loci_call *in,
     CHECK(e, p->row_forms == 1 || (p->dim <= 128 && p->value_dim <= 128), LOCI_UNSUPPORTED,
           "gradients with %s do not run on a GPU in heads wider than 128",
           p->enc[p->use[p->rotate].enc].pe->name);
+    CHECK(e, !grad->dae || FOURS(p->value_dim) + p->dim <= 256, LOCI_UNSUPPORTED,
+          "gradients of ae run on a GPU where dim %d and value_dim %d together are at most 256",
+          p->dim, p->value_dim);
     CHECK(e, !reflects_rows(p), LOCI_UNSUPPORTED, "gradients with %s do not run on a GPU yet",
           p->enc[p->use[p->moves].enc].pe->name);
     for (int x = 0; x < p->uses; x++) {

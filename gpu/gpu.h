@@ -58,7 +58,10 @@ struct gpu_call {
     int plan_use[GPU_USES];       /* which of the plan's uses they are */
     struct gpu_turn turn;         /* likewise */
     struct gpu_stick stick;       /* likewise */
-    bool fetches_rows; /* rows and their gradients go to the host, for what matrices learn */
+    struct gpu_mix mix;           /* likewise, once for each strip and pass */
+    int strips;
+    bool passes_states; /* this is one of the passes over the keys of tape */
+    bool fetches_rows;  /* rows and their gradients go to the host, for what matrices learn */
     struct arrays arrays;
     /* Memory of the host: sequences, positions, and what encodings compute of them; and the lists
      * that kernels read. */
@@ -70,6 +73,10 @@ struct gpu_call {
     /* Memory of the device, in the workspace; NULL: not needed. */
     struct {
         char *lists, *q, *k, *delta, *dq, *dk, *dv, *sums, *parts, *totals, *apart;
+        char *head_values; /* of each query head, where states rotate keys for each */
+        /* Backward, with ae: values and states side by side, and dO and dae; sums for the gradients
+         * of states, doubles. */
+        char *wide_v, *wide_dout, *states;
         char *v, *o; /* values that turned; outputs before they turn back, or dO turned */
         char *scores, *tops, *weights; /* decode */
         char *vectors;
@@ -145,6 +152,8 @@ loci_status loci_gpu_move_rows(struct gpu_call *);
 int loci_gpu_part_of(const struct gpu_call *, int x, int *count);
 /* The number of tensor `which` of an encoding among the input tensors of the plan. */
 int8_t loci_gpu_input_number(const struct loci_plan *, int enc, int which);
+/* States of queries or keys, of tape: the number of the tensor among the inputs. */
+int8_t loci_gpu_states(const struct loci_plan *, bool query);
 /* The size of an input tensor in this call. */
 size_t loci_gpu_input_bytes(const struct call *, int tensor);
 

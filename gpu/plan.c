@@ -8,6 +8,7 @@
 #include "kernels/rooms.h"
 #include "layout/band_q.h"
 #include "layout/gate.h"
+#include "layout/scan.h"
 
 /* ---- What runs ------------------------------------------------------------------------------- */
 
@@ -76,6 +77,8 @@ int32_t loci_gpu_rotation_of(enum term_id id)
         return TURN_BASES;
     case TERM_matrices:
         return TURN_MATRICES;
+    case TERM_states:
+        return TURN_STATES;
     default:
         return TURN_PAIRS;
     }
@@ -110,7 +113,8 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
         const enum term_id id = p->use[x].term;
         const bool known = loci_gpu_term_of(id, &term);
         terms += known;
-        CHECK(e, known || id == TERM_sink || id == TERM_stick || rotates(id), LOCI_UNSUPPORTED,
+        CHECK(e, known || id == TERM_sink || id == TERM_stick || id == TERM_mix || rotates(id),
+              LOCI_UNSUPPORTED,
               "%s does not run on a GPU yet; docs/gpu.md lists the encodings that do",
               p->enc[p->use[x].enc].pe->name);
         CHECK(e,
@@ -121,9 +125,9 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
               p->enc[p->use[x].enc].pe->name);
         CHECK(e,
               id != TERM_band_q || !((const struct vectors *)layout_of(p, x))->values
-                  || p->weight < 0,
+                  || (p->weight < 0 && !p->states),
               LOCI_UNSUPPORTED,
-              "%s with vectors of values does not run on a GPU with sba: values=0 does",
+              "%s with vectors of values does not run on a GPU with sba or tape: values=0 does",
               p->enc[p->use[x].enc].pe->name);
         CHECK(e,
               (id != TERM_band_q && id != TERM_band_k && id != TERM_roll && id != TERM_scan)
@@ -150,9 +154,14 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
                   || !(loci_gpu_term_of(p->use[x].term, &term) && is_of_vectors(term)),
               LOCI_UNSUPPORTED, "%s does not run on a GPU with rows in several forms",
               p->enc[p->use[x].enc].pe->name);
+        CHECK(e,
+              !p->states || p->use[x].term != TERM_scan
+                  || p->enc[p->use[x].enc].opt[SCAN_GATES] == GATES_K,
+              LOCI_UNSUPPORTED, "%s with tape runs on a GPU with gates=k only",
+              p->enc[p->use[x].enc].pe->name);
     }
-    CHECK(e, p->moves >= 0 || p->key_heads == p->kv_heads * p->key_forms, LOCI_UNSUPPORTED,
-          "%s does not run on a GPU yet: each head rotates keys in its own way",
+    CHECK(e, p->states || p->moves >= 0 || p->key_heads == p->kv_heads * p->key_forms,
+          LOCI_UNSUPPORTED, "%s does not run on a GPU yet: each head rotates keys in its own way",
           p->enc[p->use[p->rotate].enc].pe->name);
     CHECK(e, p->score_dim <= MOST_DIM && p->value_dim <= MOST_DIM, LOCI_UNSUPPORTED,
           "dim %d and value_dim %d must be at most %d on a GPU", p->score_dim, p->value_dim,
@@ -172,7 +181,9 @@ static size_t forward_bytes(const struct loci_plan *p, int rows)
     int more = loci_gpu_moves_room(p, rows);
     for (int x = 0; x < p->uses; x++)
         if (p->use[x].term == TERM_scan) more = scan_room(rows);
-    return (size_t)(forward_room(rows, p->score_dim, p->value_dim).size + more) * sizeof(float);
+    /* states are values, too */
+    const int width = p->states ? most(p->value_dim, p->dim) : p->value_dim;
+    return (size_t)(forward_room(rows, p->score_dim, width).size + more) * sizeof(float);
 }
 /* Rows of a query tile and threads of a group: as many as shared memory and registers allow.
  * Measured on an H100 with heads of 64 and 128. */
@@ -180,7 +191,7 @@ static void choose_shape(struct loci_gpu_plan *g)
 {
     const struct loci_plan *p = g->plan;
     const int widest = p->score_dim > p->value_dim ? p->score_dim : p->value_dim;
-    g->rows = widest <= 64 ? 128 : 64;
+    g->rows = widest <= 64 && p->mix < 0 ? 128 : 64; /* heads that mix keep tiles of 64 rows */
     g->forward_threads = g->general || widest <= 128 ? 128 : 256;
     g->backward_threads = g->general || widest <= 64 ? 128 : 256;
     while (g->rows > 32 && forward_bytes(p, g->rows) > g->gpu->facts.shared) g->rows /= 2;
@@ -188,8 +199,8 @@ static void choose_shape(struct loci_gpu_plan *g)
 
 /* ---- Programs -------------------------------------------------------------------------------- */
 
-/* Programs for all plans (three of them: first_term()) are compiled once, which is worth more than
- * speed on a processor and in tests. */
+/* Programs for all plans (one for each first_term(), with cape and without) are compiled once,
+ * which is worth more than speed on a processor and in tests. */
 static bool is_general(const struct loci_gpu *gpu)
 {
     const char *programs = getenv("LOCI_GPU_PROGRAMS");
@@ -224,8 +235,10 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
         { "FADES", p->fades },     { "VECTORS", p->vectors },     { "VALUES", p->values },
         { "FORMS", p->forms },     { "STICK", p->stick >= 0 },    { "SCAN", p->scan },
     };
-    int n = snprintf(to, room, "#define LOCI_KERNELS %s\n#define LOCI_FIRST_TERM %d\n",
-                     kernels[pass], first_term(p, use));
+    int n = snprintf(to, room,
+                     "#define LOCI_KERNELS %s\n#define LOCI_FIRST_TERM %d\n"
+                     "#define LOCI_MIXES %d\n",
+                     kernels[pass], first_term(p, use), p->mix >= 0);
     if (g->gpu->facts.processor) n += snprintf(to + n, room - (size_t)n, "#define LOCI_LOOPS\n");
     if (g->general) return (size_t)n;
     n += snprintf(to + n, room - (size_t)n, "#define LOCI_GROUP_THREADS %d\n",
@@ -299,6 +312,13 @@ loci_status loci_gpu_plan_create(loci_gpu_plan **to, loci_gpu *gpu, const loci_p
     CHECK(e, needed <= gpu->facts.shared, LOCI_UNSUPPORTED,
           "%s has %zu bytes of shared memory for a group, but dim %d needs %zu", gpu->facts.name,
           gpu->facts.shared, plan->dim, needed);
+    const int mixed = plan->mix < 0 ? 0
+                                    : most(mix_room(plan->heads, shape.forward_threads),
+                                           unmix_room(2 * plan->heads));
+    CHECK(e, (size_t)mixed * sizeof(float) <= gpu->facts.shared, LOCI_UNSUPPORTED,
+          "%s has %zu bytes of shared memory for a group, but %s with %d heads needs %zu",
+          gpu->facts.name, gpu->facts.shared, plan->enc[plan->use[plan->mix].enc].pe->name,
+          plan->heads, (size_t)mixed * sizeof(float));
     struct loci_gpu_plan *g = malloc(sizeof *g);
     CHECK(e, g, LOCI_NO_MEMORY, "no memory for a plan");
     *g = shape;

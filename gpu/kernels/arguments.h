@@ -50,6 +50,12 @@ enum { THREADS = 128 };
     K(key_phases)                                                                                  \
     K(heir_values)                                                                                 \
     K(store_rows)                                                                                  \
+    K(state_rows)                                                                                  \
+    K(unturn_states)                                                                               \
+    K(mix_pairs)                                                                                   \
+    K(grade_rows)                                                                                  \
+    K(unmix_pairs)                                                                                 \
+    K(add_mixed)                                                                                   \
     K(store_inputs)                                                                                \
     K(copy_rate)                                                                                   \
     K(fma_rate)
@@ -65,12 +71,13 @@ enum { THREADS = 128 };
  * come with the call, of factors or of frequencies. */
 #define FORWARD_GATE_KERNELS(K)                                                                    \
     FORWARD_KERNELS(K) K(sum_gates) K(polar_rows) K(fade_keys) K(stage_keys) K(walk_rows)          \
-    K(reflect_tiles) K(reflect_nodes)
+    K(reflect_tiles) K(reflect_nodes) K(mix_pairs) K(state_rows)
 #define BACKWARD_INPUT_KERNELS(K)                                                                  \
     BACKWARD_KERNELS(K) K(sum_gates) K(backward_inputs) K(store_inputs) K(finish_factors)          \
     K(query_frequencies) K(key_frequencies) K(add_frequencies) K(place_gradients)             \
     K(polar_rows) K(key_phases) K(fade_keys) K(heir_values) K(stage_keys) K(walk_rows)             \
-    K(unstage_keys)
+    K(unstage_keys) K(grade_rows) K(unmix_pairs) K(add_mixed) K(state_rows)            \
+    K(unturn_states)
 #define CACHE_KERNELS(K) K(rotate_rows) K(polar_rows) K(store_rows)
 #define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
 
@@ -149,8 +156,9 @@ enum { GPU_USES = 6, GPU_INPUTS = 3, GPU_KEY_MARGIN = 80 };
 enum gpu_gates { GATES_OF_KEYS, GATES_OF_VALUES, GATES_OF_INPUT };
 /* Numbers that a row of a scan carries from tile to tile. */
 enum { SCAN_CARRIES = 3 };
-/* Rows that turn join a sum; or are one of several heads, of which the others are 0: no -0. */
-enum gpu_adds { ADDS_NOTHING, ADDS_TO_SUM, ADDS_ZERO };
+/* Rows that turn join a sum; or are one of several heads, of which the others are 0: no -0.
+ * backward_keys: values are states, whose gradients are doubles. */
+enum gpu_adds { ADDS_NOTHING, ADDS_TO_SUM, ADDS_ZERO, ADDS_DOUBLES };
 /* How numbers are stored. */
 enum { GPU_F32, GPU_BF16, GPU_F16, GPU_Q8 };
 
@@ -200,15 +208,25 @@ struct gpu_use {
 };
 
 /* How rows turn: pairs by their places, in forms for ranges of distances, or by angles of the call;
- * pairs whose cos and sin are sums of waves; pairs in another basis; blocks by matrices. */
-enum gpu_rotation { TURN_PAIRS, TURN_RANGES, TURN_GIVEN, TURN_WAVES, TURN_BASES, TURN_MATRICES };
+ * pairs whose cos and sin are sums of waves; pairs in another basis; blocks by matrices; pairs by
+ * states of the call. */
+enum gpu_rotation {
+    TURN_PAIRS,
+    TURN_RANGES,
+    TURN_GIVEN,
+    TURN_WAVES,
+    TURN_BASES,
+    TURN_MATRICES,
+    TURN_STATES
+};
 /* The rotation of a plan, in `lists`. */
 struct gpu_turn {
     int32_t count, offset, inside; /* pairs: see struct pairs of src/layout/pairs.h */
     int32_t groups;                /* of angles, coefficients, bases or matrices */
     int32_t sums, lanes;           /* waves: pairs that are sums, and numbers of a row of them */
     float rest;                    /* waves: sin of the other pairs */
-    /* bases: as src/layout/blocks.h has them; `block` and `blocks` also of matrices */
+    /* bases: as src/layout/blocks.h has them; `block` and `blocks` also of matrices.  states: width
+     * is that of values, and offset is where the states behind them begin. */
     int32_t block, blocks, axes, per_panel, panels, width, back_lanes;
     int64_t numbers; /* byte offset in `tables`: coefficients, or matrices of bases */
     int64_t weights; /* bases: weights of coordinates, then lambdas, doubles */
@@ -239,6 +257,21 @@ struct gpu_stick {
  * it stays. */
 struct row_move {
     int64_t from, to;
+};
+/* The network of cape, and a strip of rows, in `lists`: kernels/mix.h. */
+struct gpu_mix {
+    /* Byte offsets in `apart`, of tiles of pairs: scores, biases, mixed scores and gradients of
+     * these.  Backward, mixed scores become weights, and scores and biases their gradients.  sums:
+     * what a tile of pairs gives to the gradient of the network. */
+    int64_t scores, biases, mixed, gradients, sums;
+    int64_t table;                 /* byte offset in `tables`: see src/layout/mix.h */
+    int32_t units, padded, biased; /* biased: biases are inputs, too */
+    float leak, add;
+    int32_t first_add;   /* the first of the terms that make biases */
+    int32_t by_distance; /* they depend on the distance alone, of rows that see intervals */
+    int32_t part;        /* of a head; -1: not wanted */
+    int32_t ktiles;      /* tiles of keys that a tile of rows has memory for */
+    int32_t first, tiles, stores; /* the strip; stores: `forward` makes scores */
 };
 
 /* Small, because OpenCL promises 1024 bytes for all arguments. */
@@ -279,7 +312,7 @@ struct params {
      * backward_rows: dq is multiplied by scale. */
     int32_t back, counted, finish, keys_side; /* keys_side: rows are keys */
     int32_t given; /* places are numbers of rows: which of `in0` ..; -1: they are not */
-    int32_t plain; /* without the factor of the rotation, as values turn */
+    int32_t plain; /* without the factor of the rotation, as values turn; forward: of states */
     int32_t rotation; /* enum gpu_rotation */
     int32_t forms;    /* of a row: kernels/forms.h */
     /* backward: the form whose gradient is summed; reflect_nodes: the level.  enum gpu_adds */
@@ -295,8 +328,8 @@ struct params {
     /* Pages: their numbers in `lists`, [B][page_entry], and the keys of each.  q_paged: rotate_rows
      * reads rows in pages. */
     int64_t pages;
-    /* Kernels of vectors: the use, heads that share a row, rows of a tile, and what rows of q are
-     * multiplied by. */
+    /* Kernels of vectors: the use, heads that share a row (also of states), rows of a tile, and
+     * what rows of q are multiplied by. */
     int32_t vector_use, vector_share, vector_rows, vector_values; /* values: with those of values */
     float vector_scale;
     int32_t scan; /* the term whose rows count gates: kernels/scan.h; -1: none */
@@ -314,6 +347,7 @@ struct params {
     int32_t page_entry, page_keys, k_paged, v_paged, q_paged;
     int64_t use, turn; /* the terms, struct gpu_use, and the rotation, in `lists` */
     int64_t stick;     /* the stick, in `lists`; -1: weights are a softmax */
+    int64_t mix;       /* the network and strip, in `lists`; -1: heads do not mix */
 };
 
 #endif

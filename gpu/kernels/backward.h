@@ -48,6 +48,9 @@ DEV void row_sums(struct block b)
                 empty &= x == 0;
             }
             if (b.at.dlse) sum = sum - dlse;
+            for (int n = 0; STATES && !STICK && b.at.weights && n < DIM; n++)
+                sum = fma_(((const GLOBAL float *)b.at.weights)[at * DIM + n],
+                           ((const GLOBAL float *)b.at.tops)[at * DIM + n], sum);
             if (STICK) sum = rest_gradient(b, batch, h, row, dout, dlse);
             ((GLOBAL float *)b.at.delta)[at] = sum;
             if (HAS_SINK)
@@ -65,16 +68,6 @@ DEV float lse_of(struct block b, int64_t at)
     const float lse = ((const GLOBAL float *)b.at.lse)[at];
     return lse == -INFINITY ? 0.0f : lse;
 }
-/* The score before term u. */
-DEV float score_before(struct block b, struct term_state *state, const struct span *q, int h,
-                       int row, int key, float s, int u)
-{
-    const distance_t d = distance_of(b, q, row, key);
-    UNROLL for (int v = 0; v < USES; v++) {
-        if (v < u) s = score_after(b, state, q, h, row, key, d, s, v);
-    }
-    return s;
-}
 /* From the gradient of the final score to that of the score before term `from` - 1 .. `to`. */
 DEV float terms_back(struct block b, struct term_state *state, const struct span *q, int h,
                      int row, int key, float s, float ds, int from, int to)
@@ -84,7 +77,7 @@ DEV float terms_back(struct block b, struct term_state *state, const struct span
         if (v >= from || v < to) continue;
         const float f = TERM_OF(v) == GPU_FACTOR ? factor_of(b, v, q, h, row) : 1.0f;
         const float before =
-            TERM_OF(v) == GPU_SOFTCAP ? score_before(b, state, q, h, row, key, s, v) : 0.0f;
+            TERM_OF(v) == GPU_SOFTCAP ? some_terms(b, state, q, h, row, key, s, 0, v) : 0.0f;
         ds = term_gradient(TERM_OF(v), MULTIPLIES(v), state[v], before, ds, d, f);
     }
     return ds;
@@ -195,6 +188,31 @@ DEV void take_class(struct block b, const struct span *q, int row0, int key0, in
         }
 }
 
+/* dp: of values with dO.  Of states that are values, too, the same in a product of its own. */
+DEV void product_values(struct block b, int lanes, const SHARED float *lane_rows,
+                        const SHARED float *others, int r0, int at, float (*c)[8])
+{
+    const int all = FOURS(VALUE_DIM), split = STATES ? least(TURN.offset, all) : all;
+    product(lanes, lane_rows, others, WIDER(VALUE_DIM), split, r0, at, c);
+    if (STATES && split < all) {
+        float more[PAIR_OTHERS][8];
+        product(lanes, lane_rows + split * lanes, others + split, WIDER(VALUE_DIM), all - split, r0,
+                at, more);
+        for (int i = 0; i < OTHERS(lanes) * 8; i++) c[i / 8][i % 8] += more[i / 8][i % 8];
+    }
+}
+/* Pairs of a tile that mix.h keeps, of a thread whose lanes are rows, or keys. */
+DEV void load_pairs(struct block b, int64_t from, const struct span *q, int h, int row0, int key0,
+                    int r0, int side, int by_key, float (*to)[8])
+{
+    const GLOBAL float *x = mix_tile(b, from, q, h, row0, key0);
+    for (int i = 0; i < OTHERS(KEYS); i++)
+        for (int j = 0; j < 8; j++) {
+            const int lane = lane_of(KEYS, r0, j), other = other_of(KEYS, side, i);
+            to[i][j] = x[by_key ? lane * TILE_ROWS + other : other * TILE_ROWS + lane];
+        }
+}
+
 /* ---- dk and dv ------------------------------------------------------------------------------- */
 
 /* A thread in the pass over keys: sums of an item for 8 keys and fours of channels, and a tile of
@@ -235,9 +253,9 @@ DEV void add_rows(struct block b, const struct span *q, int h, int row0, int row
             UNROLL for (int i = 0; i < 4; i++) to[g][j][i] = to[g][j][i] + c[0][j][i];
     }
 }
-/* Adds the part of an item to a gradient in memory, or begins it. */
-DEV void add_item(GLOBAL char *at, struct rows_at v, int keys, int width, int first, int tid,
-                  float (*part)[8][4])
+/* Adds the part of an item to a gradient in memory, or begins it; or to one in doubles. */
+DEV void add_item(GLOBAL char *at, struct rows_at v, int keys, int width, int first, int doubles,
+                  int tid, float (*part)[8][4])
 {
     const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
     int64_t from = v.first;
@@ -248,7 +266,9 @@ DEV void add_item(GLOBAL char *at, struct rows_at v, int keys, int width, int fi
                 const int key = lane_of(KEYS, r0, j), n = channel_of(KEYS, side, g) + i;
                 if (key >= keys || n >= width) continue;
                 GLOBAL float *to = (GLOBAL float *)at + from + key * v.row + n;
-                *to = (first ? 0.0f : *to) + part[g][j][i];
+                GLOBAL double *sum = (GLOBAL double *)at + from + key * v.row + n;
+                if (doubles) *sum = *sum + (double)part[g][j][i];
+                else *to = (first ? 0.0f : *to) + part[g][j][i];
             }
 }
 DEV void clear_item(int width, float (*part)[8][4])
@@ -264,6 +284,19 @@ DEV int tiles_meet(struct block b, const struct span *q, int row, int rows, int 
     return q->d0 + row + rows - 1 - key >= b.p->lo && q->d0 + row - (key + keys - 1) <= b.p->hi;
 }
 
+DEV int items_of(int tiles) { return (most(tiles, 0) * TILE_ROWS + ITEM - 1) / ITEM; }
+/* The items of a launch: all of a sequence, or those of a strip. */
+DEV int last_item(struct block b, const struct span *q)
+{
+    const int items = (q->nq + ITEM - 1) / ITEM;
+    return least(items, MIXES ? items_of(MIX.first + MIX.tiles - q->tile) : items) - 1;
+}
+DEV int first_item(struct block b, const struct span *q)
+{
+    return MIXES ? items_of(MIX.first - q->tile) : 0;
+}
+/* Heads that mix are summed tile by tile, but for keys that each of them gates. */
+DEV int heads_by_tile(struct block b) { return MIXES && !(GATED && b.at.dk); }
 /* The tiles of rows that meet a tile of keys, in the order of the sums: items from the latest rows
  * on, in each the heads of the group, in each the rows rising.  item < 0: no more. */
 struct row_tile {
@@ -272,24 +305,29 @@ struct row_tile {
 DEV struct row_tile next_rows(struct block b, const struct span *q, int kvh, int key0, int keys,
                               struct row_tile t)
 {
-    const int group = b.p->heads / b.p->kv_heads;
-    while (t.item >= 0) {
-        t.row0 += TILE_ROWS;
+    const int group = b.p->heads / b.p->kv_heads, first = kvh * group, end = first + group,
+              last = first_item(b, q), by_tile = heads_by_tile(b);
+    while (t.item >= last) {
+        if (!by_tile || ++t.h == end) {
+            t.row0 += TILE_ROWS;
+            if (by_tile) t.h = first;
+        }
         if (t.row0 >= least(q->nq, (t.item + 1) * ITEM)) {
-            t.h++;
+            t.h = by_tile ? end : t.h + 1;
             t.row0 = t.item * ITEM;
         }
-        if (t.h == (kvh + 1) * group) {
+        if (t.h == end) {
             t.item--;
-            t.h = kvh * group;
+            t.h = first;
             t.row0 = t.item * ITEM;
         }
-        if (t.item >= 0
+        if (t.item >= last
             && tiles_meet(b, q, t.row0, least(q->nq - t.row0, TILE_ROWS), key0, keys)
-            && !(STICK
+            && !(STICK && !MIXES
                  && stick_ended(b, q, t.h, t.row0, least(q->nq - t.row0, TILE_ROWS), key0 / KEYS)))
-            break;
+            return t;
     }
+    t.item = -1;
     return t;
 }
 DEV struct rows_at rows_of_tile(struct block b, const struct span *q, struct row_tile t, int dout)
@@ -355,6 +393,7 @@ DEV void backward_keys(struct block b)
               group = b.p->heads / b.p->kv_heads;
     const struct span q = span_of(b, BY_KTILE, tile);
     const struct keys_room at = keys_room(DIM, VALUE_DIM);
+    const int doubles = STATES && b.p->adds == ADDS_DOUBLES; /* of states */
     const int apart = at.q != at.dout; /* rows of q and of dO have room side by side */
     SHARED int *flag = (SHARED int *)b.room + at.flag;
     const int key0 = (tile - q.ktile) * KEYS, keys = least(q.nk - key0, KEYS);
@@ -362,8 +401,9 @@ DEV void backward_keys(struct block b)
                          v = view_rows(b.at.v, b.p->v, q.b, kvh, q.k0 + key0, V_TYPE, b.p->wide),
                          dk = view_rows(b.at.dk, b.p->dk, q.b, kvh, q.k0 + key0, GPU_F32, 0),
                          dv = view_rows(b.at.dv, b.p->dv, q.b, kvh, q.k0 + key0, GPU_F32, 0);
-    struct row_tile t = { (q.nq + ITEM - 1) / ITEM - 1, kvh * group, 0 };
-    int begun = 0; /* some item has been added */
+    /* before the first one */
+    struct row_tile t = { last_item(b, &q), kvh * group + (heads_by_tile(b) ? group - 1 : 0), 0 };
+    int begun = MIXES; /* some item has been added */
     t.row0 = t.item * ITEM - TILE_ROWS;
     t = next_rows(b, &q, kvh, key0, keys, t);
     PHASE(tid)
@@ -394,6 +434,9 @@ DEV void backward_keys(struct block b)
             if (GATED)
                 load_across(staged_keys(b, &q, t.h), key0, keys, KEYS, DIM, 1.0f, tid,
                             b.room + at.k);
+            if (STATES && group > 1) /* each head has rotated its keys */
+                load_across(view_rows(b.at.k, b.p->k, q.b, t.h, q.k0 + key0, K_TYPE, b.p->wide), 0,
+                            keys, KEYS, DIM, 1.0f, tid, b.room + at.k);
             if (tid < TILE_ROWS) {
                 const float lse = tid < rows ? lse_of(b, list + tid) : 0.0f;
                 b.room[at.lse + tid] = lse;
@@ -401,8 +444,8 @@ DEV void backward_keys(struct block b)
                     tid < rows ? ((const GLOBAL float *)b.at.delta)[list + tid] : 0.0f;
                 if (lse * 0.0f != 0.0f && !whole) *flag = 0;
             }
-            product(KEYS, b.room + at.v, b.room + at.dout, WIDER(VALUE_DIM), FOURS(VALUE_DIM),
-                    first_lane(KEYS, tid), place(KEYS, tid), MINE.p);
+            product_values(b, KEYS, b.room + at.v, b.room + at.dout, first_lane(KEYS, tid),
+                           place(KEYS, tid), MINE.p);
             COPIES_DONE
         END
         PHASE_IF(tid, !apart)
@@ -421,22 +464,22 @@ DEV void backward_keys(struct block b)
                 *flag = 0;
         END_IF
         const struct tile_classes classes = classes_of(b, &q, t.row0, rows, key0, keys);
-        int form = classes.least;
+        int form = MIXES ? classes.most : classes.least;
         if (MAYBE(FORMS > 1)) do {
             PHASE(tid)
-                if (FORMS > 1) {
+                if (FORMS > 1 && !MIXES) {
                     load_row_form(b, &q, t.h, t.row0, rows, TILE_ROWS, form, 0, WIDER(DIM), 1.0f,
                                   -1, tid, b.room + at.q);
                     load_key_form(b, &q, kvh, key0, keys, form, 1, KEYS, tid, b.room + at.k);
                 }
             END
             PHASE(tid)
-                if (FORMS > 1)
+                if (FORMS > 1 && !MIXES)
                     take_class(b, &q, t.row0, key0, form, form == classes.least, 1, b.room + at.k,
                                b.room + at.q, tid, MINE.s);
             END
         } while (++form <= classes.most && FORMS > 1);
-        if (GATED) {
+        if (GATED && !MIXES) {
             int level = own ? OLDER_TILE : NEWEST_KEY;
             do {
                 PHASE(tid)
@@ -455,40 +498,44 @@ DEV void backward_keys(struct block b)
             } while (++level <= NEWEST_KEY);
         }
         if (SCAN >= 0) b = with_scan(b, at.size + (STICK ? STICK_ROOM : 0), t.row0, key0, 0, KEYS);
-        PHASE_IF(tid, SCAN >= 0)
+        PHASE_IF(tid, SCAN >= 0 && !MIXES)
             product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM),
                     first_lane(KEYS, tid), place(KEYS, tid), MINE.s);
             store_tile(KEYS, scan_at(b, SCAN_GATE, t.row0, key0), first_lane(KEYS, tid),
                        place(KEYS, tid), MINE.s);
         END_IF
-        PHASE_IF(tid, SCAN >= 0)
+        PHASE_IF(tid, SCAN >= 0 && !MIXES)
             count_gates(b, &q, t.h, t.row0, rows, key0, keys, whole, tid);
         END_IF
         PHASE(tid)
             float s[PAIR_OTHERS][8];
             const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
-            const int made = FORMS > 1 || SCAN >= 0 || own; /* scores are in MINE.s */
+            const int made = FORMS > 1 || SCAN >= 0 || own || MIXES; /* scores are in MINE.s */
+            if (MIXES) {
+                load_pairs(b, MIX.mixed, &q, t.h, t.row0, key0, r0, side, 1, MINE.p);
+                load_pairs(b, MIX.scores, &q, t.h, t.row0, key0, r0, side, 1, MINE.s);
+            }
             if (!made)
                 product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM), r0, side, s);
             for (int i = 0; made && i < OTHERS(KEYS) * 8; i++)
                 s[i / 8][i % 8] = MINE.s[i / 8][i % 8];
             for (int i = 0; STICK && !made && i < OTHERS(KEYS) * 8; i++)
                 MINE.s[i / 8][i % 8] = s[i / 8][i % 8];
-            if (STICK) {
+            if (STICK && !MIXES) {
                 open_stick_pairs(b, &q, t.h, pairs, tid, s, MINE.p);
             } else {
-                grade_pairs(b, at, &q, t, key0, whole, tid, MINE.p, s);
+                if (!MIXES) grade_pairs(b, at, &q, t, key0, whole, tid, MINE.p, s);
                 if (apart) store_tile(KEYS, b.room + at.p, r0, side, MINE.p);
                 store_tile(KEYS, b.room + at.ds, r0, side, s);
             }
         END
-        PHASE_IF(tid, STICK)
+        PHASE_IF(tid, STICK && !MIXES)
             for (int r = tid; r < rows; r += THREADS)
                 stick_back(b, &q, t.h, t.row0, rows, r, key0, keys, pairs.z + r * KEYS,
                            pairs.dp + r * KEYS, pairs.dp + (TILE_ROWS + r) * KEYS, 1,
                            *stick_at(b, STICK_OLDER, key0 / KEYS, &q, t.h, t.row0 + r));
         END_IF
-        PHASE_IF(tid, STICK)
+        PHASE_IF(tid, STICK && !MIXES)
             float ds[PAIR_OTHERS][8];
             const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
             close_stick_pairs(b, &q, t.h, pairs, tid, MINE.p, ds);
@@ -496,12 +543,12 @@ DEV void backward_keys(struct block b)
             if (apart) store_tile(KEYS, b.room + at.p, r0, side, MINE.p);
             store_tile(KEYS, b.room + at.ds, r0, side, ds);
         END_IF
-        PHASE_IF(tid, SCAN >= 0)
+        PHASE_IF(tid, SCAN >= 0 && !MIXES)
             for (int r = tid; r < rows; r += THREADS)
                 scan_back(b, &q, t.h, t.row0 + r, key0, keys, b.room + at.ds + r * KEYS, 1, 0,
                           *carry_at(b, SCAN_OLDER, key0 / KEYS, &q, t.h, t.row0 + r));
         END_IF
-        PHASE_IF(tid, SCAN >= 0)
+        PHASE_IF(tid, SCAN >= 0 && !MIXES)
             float ds[PAIR_OTHERS][8];
             const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
             UNROLL for (int i = 0; i < OTHERS(KEYS); i++)
@@ -514,6 +561,12 @@ DEV void backward_keys(struct block b)
             if (b.at.dk)
                 add_key_vectors(b, &q, t.h, t.row0, rows, key0,
                                 keys_of(b, &q, t.row0, rows).last, b.room + at.ds, tid, MINE.dk);
+        END_IF
+        PHASE_IF(tid, SCAN >= 0)
+            float ds[PAIR_OTHERS][8];
+            const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
+            if (MIXES) load_pairs(b, MIX.gradients, &q, t.h, t.row0, key0, r0, side, 1, ds);
+            if (MIXES) store_tile(KEYS, scan_at(b, SCAN_GATE, t.row0, key0), r0, side, ds);
         END_IF
         PHASE_IF(tid, SCAN >= 0)
             add_logits(b, tid, b.room + at.ds);
@@ -583,16 +636,17 @@ DEV void backward_keys(struct block b)
                          WIDER(DIM), DIM, tid, MINE.dk);
             if (ends && GATED && b.at.dk) {
                 add_item(b.at.apart + USE(0).staged_gradients,
-                         gated_rows(b, USE(0).staged_gradients, &q, t.h, key0), keys, DIM, 0, tid,
-                         MINE.dk);
+                         gated_rows(b, USE(0).staged_gradients, &q, t.h, key0), keys, DIM, 0, 0,
+                         tid, MINE.dk);
                 join_gate_parts(b, &q, t.h, key0, keys, tid);
             }
             if (ends) {
-                if (b.at.dk && !GATED) add_item(b.at.dk, dk, keys, DIM, !begun, tid, MINE.dk);
+                if (b.at.dk && !GATED) add_item(b.at.dk, dk, keys, DIM, !begun, 0, tid, MINE.dk);
                 clear_item(DIM, MINE.dk);
             }
             if (next.item != t.item) {
-                if (b.at.dv) add_item(b.at.dv, dv, keys, VALUE_DIM, !begun, tid, MINE.dv);
+                if (b.at.dv)
+                    add_item(b.at.dv, dv, keys, VALUE_DIM, !begun, doubles, tid, MINE.dv);
                 clear_item(VALUE_DIM, MINE.dv);
             }
             COPIES_DONE
@@ -614,8 +668,9 @@ DEV void backward_keys(struct block b)
     }
     PHASE(tid)
         /* no row sees these keys */
-        if (b.at.dk && !begun && !GATED) add_item(b.at.dk, dk, keys, DIM, 1, tid, MINE.dk);
-        if (b.at.dv && !begun) add_item(b.at.dv, dv, keys, VALUE_DIM, 1, tid, MINE.dv);
+        if (b.at.dk && !begun && !GATED) add_item(b.at.dk, dk, keys, DIM, 1, 0, tid, MINE.dk);
+        if (b.at.dv && !begun)
+            add_item(b.at.dv, dv, keys, VALUE_DIM, 1, doubles, tid, MINE.dv);
     END
 }
 
@@ -837,14 +892,15 @@ DEV void backward_rows(struct block b)
                                    : (const GLOBAL float *)(b.at.lists + b.p->q_factor) + list;
     struct keys_seen seen = keys_of(b, &q, row0, rows);
     const int none = seen.last < seen.first;
-    if (STICK && !none)
+    if (STICK && !MIXES && !none)
         seen.first = most(seen.first, KEYS * stick_oldest(b, &q, h, row0, rows, seen.first / KEYS,
                                                           seen.last / KEYS));
     const int oldest = none ? first_chunk(b, &q, row0) : seen.first / CHUNK,
               newest = none ? oldest : seen.last / CHUNK;
     const int oldest_tile = none ? 0 : seen.first / KEYS;
     const int apart = at.k != at.v; /* keys and values have room side by side */
-    const int weights = VALUES && b.p->p_by_distance >= 0; /* vectors of values learn */
+    const int weights = VALUES && !MIXES && b.p->p_by_distance >= 0; /* vectors of values learn */
+    const int again = MIXES && b.p->form > 0; /* gradients of scores have gone back to products */
     SHARED float *carry = b.room + at.size + (STICK ? STICK_ROOM : 0); /* of GATED */
 
     PHASE(tid)
@@ -865,7 +921,7 @@ DEV void backward_rows(struct block b)
         if (SCAN >= 0) MINE.before = 0;
         if (tid < TILE_ROWS)
             for (int i = 0; i < 4; i++) b.room[at.slopes + i * TILE_ROWS + tid] = 0;
-        for (int i = tid; PARTS && i < b.p->chunks * PARTS; i += THREADS)
+        for (int i = tid; PARTS && !MIXES && i < b.p->chunks * PARTS; i += THREADS)
             part_of(b, tile, h, 0)[i] = 0;
         for (int i = tid; FADES && b.at.dq && i < rows * DIM; i += THREADS)
             ((GLOBAL float *)b.at.dq)[dq.first + i / DIM * dq.row + i % DIM] = 0;
@@ -900,9 +956,8 @@ DEV void backward_rows(struct block b)
             END
             PHASE(tid)
                 if (apart) fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
-                product(TILE_ROWS, b.room + at.dout, b.room + at.v, WIDER(VALUE_DIM),
-                        FOURS(VALUE_DIM), first_lane(TILE_ROWS, tid), place(TILE_ROWS, tid),
-                        MINE.ds);
+                product_values(b, TILE_ROWS, b.room + at.dout, b.room + at.v,
+                               first_lane(TILE_ROWS, tid), place(TILE_ROWS, tid), MINE.ds);
                 COPIES_DONE
             END
             PHASE_IF(tid, !apart)
@@ -962,8 +1017,20 @@ DEV void backward_rows(struct block b)
                 if (FORMS < 2 && SCAN < 0 && !own)
                     product(TILE_ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0,
                             side, MINE.s);
-                if (STICK) open_stick_pairs(b, &q, h, pairs, tid, MINE.s, MINE.ds);
-                UNROLL for (int j2 = 0; !STICK && j2 < 8; j2++) {
+                if (STICK && !MIXES) open_stick_pairs(b, &q, h, pairs, tid, MINE.s, MINE.ds);
+                if (MIXES)
+                    load_pairs(b, ONE_BY_ONE && !again ? MIX.biases : MIX.scores, &q, h, row0, key0,
+                               r0, side, 0, MINE.ds);
+                UNROLL for (int j2 = 0; MIXES && !ONE_BY_ONE && !again && j2 < 8; j2++)
+                    for (int i = 0; i < OTHERS(TILE_ROWS); i++) {
+                        const int row = row0 + lane_of(TILE_ROWS, r0, j2),
+                                  key = key0 + other_of(TILE_ROWS, side, i);
+                        MINE.ds[i][j2] = sees(b, &q, h, row, key)
+                                           ? terms_back(b, state, &q, h, row, key, MINE.s[i][j2],
+                                                        MINE.ds[i][j2], MIX.first_add, 0)
+                                           : 0.0f;
+                    }
+                UNROLL for (int j2 = 0; !STICK && !MIXES && j2 < 8; j2++) {
                     const int r = lane_of(TILE_ROWS, r0, j2), row = row0 + r;
                     const float lse = b.room[at.lse + r], delta = b.room[at.delta + r];
                     struct drop_row drop = { 0, 0 };
@@ -990,10 +1057,10 @@ DEV void backward_rows(struct block b)
                     }
                 }
                 if (weights) store_tile(TILE_ROWS, b.room + at.s, r0, side, weight);
-                else if (!ONE_BY_ONE && !STICK)
+                else if (!ONE_BY_ONE && (!STICK || MIXES))
                     store_tile(TILE_ROWS, b.room + at.s, r0, side, MINE.ds);
             END
-            PHASE_IF(tid, STICK)
+            PHASE_IF(tid, STICK && !MIXES)
                 if (tid < rows) {
                     GLOBAL float *older = stick_at(b, STICK_OLDER, j, &q, h, row0 + tid);
                     *older = *stick_at(b, STICK_BEGUN, j, &q, h, row0 + tid) == 0
@@ -1004,7 +1071,7 @@ DEV void backward_rows(struct block b)
                         pairs.dp + KEYS * TILE_ROWS + tid, TILE_ROWS, *older);
                 }
             END_IF
-            PHASE_IF(tid, STICK)
+            PHASE_IF(tid, STICK && !MIXES)
                 float weight[PAIR_OTHERS][8];
                 const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
                 close_stick_pairs(b, &q, h, pairs, tid, weight, MINE.ds);
@@ -1032,15 +1099,19 @@ DEV void backward_rows(struct block b)
                     struct term_state state[MOST_USES];
                     float g[PAIR_OTHERS][8];
                     const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
+                    const int mixed = MIXES && u == MIX.first_add - 1; /* before the biases */
+                    const int flat = MIXES && u >= MIX.first_add && mixes_by_distance(b, &q);
                     open_terms(b, h, state);
+                    if (mixed)
+                        load_pairs(b, MIX.scores, &q, h, row0, key0, r0, side, 0, MINE.ds);
                     for (int j2 = 0; j2 < 8; j2++)
                         for (int i = 0; i < OTHERS(TILE_ROWS); i++) {
                             const int row = row0 + lane_of(TILE_ROWS, r0, j2);
                             const int k = other_of(TILE_ROWS, side, i), key = key0 + k;
                             const int visible =
-                                k < n && (whole || sees(b, &q, h, row, key));
+                                k < n && (whole || flat || sees(b, &q, h, row, key));
                             float ds = MINE.ds[i][j2];
-                            if (visible && u + 1 < USES)
+                            if (visible && u + 1 < USES && !mixed && !again)
                                 ds = terms_back(b, state, &q, h, row, key, MINE.s[i][j2], ds,
                                                 u + 2, u + 1);
                             MINE.ds[i][j2] = visible ? ds : 0.0f;
@@ -1048,26 +1119,26 @@ DEV void backward_rows(struct block b)
                             if (visible && u >= 0 && USE(u).term == GPU_FACTOR)
                                 g[i][j2] = ds == 0 ? 0.0f
                                                    : ds
-                                                         * score_before(b, state, &q, h, row, key,
-                                                                        MINE.s[i][j2], u);
+                                                         * some_terms(b, state, &q, h, row, key,
+                                                                      MINE.s[i][j2], 0, u);
                             if (visible && u >= 0 && USE(u).multiplies) {
                                 const float size = ds < 0 ? -ds : ds;
                                 g[i][j2] = (size <= 0x1p-60f ? 0.0f : ds)
-                                         * score_before(b, state, &q, h, row, key, MINE.s[i][j2],
-                                                        u);
+                                         * some_terms(b, state, &q, h, row, key, MINE.s[i][j2], 0,
+                                                      u);
                             }
                         }
                     store_tile(TILE_ROWS, b.room + at.s, r0, side, g);
                 END
                 PHASE_IF(tid, SCAN >= 0)
                     /* a loop, see PHASE_IF() */
-                    for (int r = tid; u == SCAN && r < rows; r += THREADS) {
+                    for (int r = tid; u == SCAN && !again && r < rows; r += THREADS) {
                         *carry_at(b, SCAN_OLDER, j, &q, h, row0 + r) = MINE.before;
                         MINE.before = scan_back(b, &q, h, row0 + r, key0, n, b.room + at.s + r,
                                                 TILE_ROWS, 1, MINE.before);
                     }
                 END_IF
-                const int learns = u >= 0 && LEARNS(most(u, 0)),
+                const int learns = u >= 0 && LEARNS(most(u, 0)) && !again,
                           affine = learns && USE(u).term == GPU_AFFINE,
                           distances = learns && USE(u).term == GPU_DISTANCE;
                 PHASE(tid)
@@ -1081,6 +1152,13 @@ DEV void backward_rows(struct block b)
                              key0, n,
                              learns && !affine && !distances && USE(u).term < GPU_ROW_VECTORS);
             }
+            PHASE_IF(tid, MIXES) /* for the pass over keys */
+                const SHARED float *logits = b.scan + (int)SCAN_GATE * KEYS * TILE_ROWS;
+                for (int i = tid; !again && i < KEYS * TILE_ROWS; i += THREADS) {
+                    mix_tile(b, MIX.scores, &q, h, row0, key0)[i] = b.room[at.s + i];
+                    if (SCAN >= 0) mix_tile(b, MIX.gradients, &q, h, row0, key0)[i] = logits[i];
+                }
+            END_IF
             PHASE_IF(tid, VECTORS)
                 store_pairs(b, b.room + at.s, 0, &q, h, row0, rows, key0, n, tid);
                 if (tid < rows) add_ends(b, b.room + at.s, 0, &q, h, row0, tid, key0, n);
@@ -1198,7 +1276,7 @@ DEV void backward_rows(struct block b)
                 }
         END
     }
-    if (!PARTS) return;
+    if (!PARTS || again) return;
     /* What is made when the rows are done. */
     PHASE(tid)
         GLOBAL float *part = part_of(b, tile, h, newest);
@@ -1212,7 +1290,8 @@ DEV void backward_rows(struct block b)
         for (int u = 0; u < USES; u++)
             if (LEARNS(u) && tid == 0)
                 finish_row_sums(b, &q, part + USE(u).part, h, u, row0, rows);
-        for (int n = tid; STICK && STICK_OF.part >= 0 && n < VALUE_DIM; n += THREADS) {
+        for (int n = tid; STICK && STICK_OF.part >= 0 && n < (STATES ? TURN.width : VALUE_DIM);
+             n += THREADS) {
             float sum = 0; /* the vector is the heir of all rows */
             for (int r = 0; r < rows; r++)
                 if (heir_of(b, q.b, q.q0 + row0 + r) >= 0)

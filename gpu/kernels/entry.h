@@ -6,8 +6,10 @@
 
 #include "kernels/backward.h"
 #include "kernels/decode.h"
+#include "kernels/mix_back.h"
 #include "kernels/polar.h"
 #include "kernels/probes.h"
+#include "kernels/states.h"
 #include "kernels/store.h"
 #include "kernels/vectors_back.h"
 

@@ -7,6 +7,7 @@
 #include "kernels/dropout.h"
 #include "kernels/fades.h"
 #include "kernels/forms.h"
+#include "kernels/mix.h"
 #include "kernels/stick.h"
 
 /* Sums of values of a thread: 8 rows, fours of channels. */
@@ -26,7 +27,11 @@ DEV float score_row(struct block b, struct forward_room at, const struct span *q
 {
     SHARED float *s = b.room + at.s + r;
     struct term_state state[MOST_USES];
-    if (whole && USES == 0 && MASK_KIND != 2) {
+    if (MIXES && MIX.stores) {
+        store_row(b, s, q, h, row0, r, key0, first, end, whole);
+        return m;
+    }
+    if (whole && (USES == 0 || (MIXES && !VALUES)) && MASK_KIND != 2) {
         int k = first;
         for (; k + BATCH <= end; k += BATCH) {
             float x[BATCH];
@@ -139,7 +144,9 @@ DEV void add_values(struct block b, struct forward_room at, int keys, int tid,
         const float alpha = b.room[at.alpha + lane_of(ROWS, r0, j)];
         UNROLL for (int g = 0; g < GROUPS(ROWS, VALUE_DIM); g++)
             UNROLL for (int i = 0; i < 4; i++)
-                mine->o[g][j][i] = fma_(mine->o[g][j][i], alpha, c[g][j][i]);
+                mine->o[g][j][i] = STATES && b.p->plain /* rounded twice */
+                                     ? mine->o[g][j][i] * alpha + c[g][j][i]
+                                     : fma_(mine->o[g][j][i], alpha, c[g][j][i]);
     }
 }
 
@@ -319,13 +326,16 @@ DEV void forward(struct block b)
     const int oldest = seen.last < seen.first ? 1 : seen.first / CHUNK,
               newest = seen.last < seen.first ? 0 : seen.last / CHUNK;
     /* before a backward pass, whose rows are scaled already: what rows carry, without values */
-    const int keep = (STICK || SCAN >= 0) && !b.at.o;
+    const int keep = (STICK || SCAN >= 0 || MIXES) && !b.at.o;
     const float scale = keep ? 1.0f : b.p->scale;
     int ended = 0; /* sba: all rows have */
+    /* of heads that mix, the first pass makes scores, and the second one takes them */
+    const int stores = MIXES && MIX.stores, mixed = MIXES && !stores,
+              breaks = STICK && !stores;
 
     PHASE(tid)
         load_across(queries, 0, rows, ROWS, DIM, scale, tid, b.room + at.q);
-        if (VALUES) open_values(b, &q, h, row0, rows, tid);
+        if (VALUES && !keep) open_values(b, &q, h, row0, rows, tid);
         if (SCAN >= 0) {
             MINE.count.whole = 0;
             MINE.count.fraction = 0;
@@ -369,7 +379,7 @@ DEV void forward(struct block b)
                 *all = *all * *left;
                 *left = 1;
                 b.room[at.alpha + tid] = 1;
-                if (keep && tid < rows)
+                if (keep && breaks && tid < rows)
                     *stick_at(b, STICK_REST, chunk, &q, h, row0 + tid) = stick_rest(*all);
             }
         END
@@ -377,26 +387,26 @@ DEV void forward(struct block b)
             const int key0 = j * KEYS, n = least(seen.last + 1 - key0, KEYS);
             const int whole = rows == ROWS && all_visible(b, &q, row0, rows, key0, n);
             const int plain = whole && !STICK; /* nobody asks whether values are finite */
-            PHASE_IF(tid, FADES && (j == to || ends_block(b, j, 1)))
+            PHASE_IF(tid, FADES && !mixed && (j == to || ends_block(b, j, 1)))
                 fade_lanes(b, &q, h, row0, rows, j, ROWS, scale, b.p->q_factor, tid,
                            b.room + at.q);
             END_IF
-            PHASE_IF(tid, GATED)
+            PHASE_IF(tid, GATED && !mixed)
                 load_moved_rows(b, &q, h, queries, row0, rows, ROWS, j, scale, b.p->q_factor,
                                 j < to, tid, b.room + at.size, grid_of(b.room + at.q, 1, ROWS));
             END_IF
             const struct tile_classes classes = classes_of(b, &q, row0, rows, key0, n);
-            int form = classes.least;
+            int form = mixed ? classes.most : classes.least;
             if (MAYBE(FORMS > 1)) do {
                 PHASE(tid)
-                    if (FORMS > 1) {
+                    if (FORMS > 1 && !mixed) {
                         load_row_form(b, &q, h, row0, rows, ROWS, form, 1, ROWS, scale,
                                       b.p->q_factor, tid, b.room + at.q);
                         load_key_form(b, &q, kvh, key0, n, form, 0, WIDER(DIM), tid, b.room + at.k);
                     }
                 END
                 PHASE(tid)
-                    if (FORMS > 1)
+                    if (FORMS > 1 && !mixed)
                         take_scores(b, at, &q, row0, key0,
                                     form == classes.least ? ALL_CLASSES : form, NO_WAY, tid);
                 END
@@ -410,12 +420,13 @@ DEV void forward(struct block b)
                 float c[MOST_OTHERS][8];
                 const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
                 if (tid == 0) ((SHARED int *)b.room)[at.flag] = 0;
-                if (STICK && keep && tid < rows)
+                if (breaks && keep && tid < rows)
                     *stick_at(b, STICK_BEGUN, j, &q, h, row0 + tid) = begun_stick(b, at, tid);
                 if (plain && at.v != at.k)
                     copy_rows(values, key0, n, KEYS, VALUE_DIM, FOURS(VALUE_DIM), tid,
                               b.room + at.v);
-                if (FORMS < 2 && !REFLECTS) {
+                if (mixed) load_mixed(b, &q, h, row0, key0, n, tid, b.room + at.s);
+                if (FORMS < 2 && !REFLECTS && !mixed) {
                     product(ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side,
                             c);
                     store_tile(ROWS, b.room + at.s, r0, side, c);
@@ -425,11 +436,11 @@ DEV void forward(struct block b)
             END
             if (REFLECTS)
                 score_reflected(b, at, &q, kvh, row0, rows, key0, n,
-                                ways_of(b, &q, row0, rows, j));
+                                mixed ? 0 : ways_of(b, &q, row0, rows, j));
             if (GATED)
                 score_levels(b, at, &q, h, row0, rows, key0, n, scale,
-                             owns_tile(b, &q, row0, rows, j));
-            const int apart = SCAN >= 0 && USE(most(SCAN, 0)).gates != GATES_OF_KEYS;
+                             !mixed && owns_tile(b, &q, row0, rows, j));
+            const int apart = SCAN >= 0 && !mixed && USE(most(SCAN, 0)).gates != GATES_OF_KEYS;
             PHASE_IF(tid, SCAN >= 0)
                 if (apart)
                     load_rows(gate_rows(b, &q, kvh), key0, n, KEYS, DIM, WIDER(DIM), tid,
@@ -444,7 +455,7 @@ DEV void forward(struct block b)
                     store_tile(ROWS, scan_at(b, SCAN_GATE, row0, key0), r0, side, c);
                 }
             END_IF
-            PHASE_IF(tid, SCAN >= 0)
+            PHASE_IF(tid, SCAN >= 0 && !mixed)
                 /* a loop, see PHASE_IF() */
                 for (int r = tid; r < rows; r += THREADS) {
                     if (keep) {
@@ -468,17 +479,17 @@ DEV void forward(struct block b)
                 const float top = score_row(b, at, &q, h, row0, r, key0, first, end, whole,
                                             part || STICK ? -INFINITY : b.room[at.m + r]);
                 if (!STICK) b.room[at.tops + part * ROWS + r] = top;
-                if (TEAM == 1 && !STICK) {
+                if (TEAM == 1 && !STICK && !stores) {
                     const float sum = weigh_part(b, at, r, 0, 0, n);
                     b.room[at.l + r] = fma_(b.room[at.l + r], b.room[at.alpha + r], sum);
                 }
                 COPIES_DONE
             END
-            PHASE_IF(tid, STICK)
+            PHASE_IF(tid, breaks)
                 /* a loop, see PHASE_IF() */
                 for (int r = tid; r < ROWS; r += THREADS) weigh_stick(b, at, r, n, whole);
             END_IF
-            PHASE_IF(tid, TEAM > 1 && !STICK)
+            PHASE_IF(tid, TEAM > 1 && !STICK && !stores)
                 const int part = tid / ROWS, first = part * (KEYS / TEAM);
                 weigh_part(b, at, tid % ROWS, part, first, least(n, first + KEYS / TEAM));
             END_IF
@@ -494,17 +505,17 @@ DEV void forward(struct block b)
             PHASE(tid)
                 if (at.v != at.k && j > from)
                     copy_rows(keys, key0 - KEYS, KEYS, KEYS, DIM, WIDER(DIM), tid, b.room + at.k);
-                if (STICK && tid < rows && tid % TILE_ROWS == 0) ask_ended(b, at, rows, tid);
+                if (breaks && tid < rows && tid % TILE_ROWS == 0) ask_ended(b, at, rows, tid);
                 if (TEAM > 1 && !DROPOUT && !STICK && tid < ROWS)
                     b.room[at.l + tid] = fma_(b.room[at.l + tid], b.room[at.alpha + tid],
                                               sum_weights(b.room + at.s + tid, ROWS, n));
-                if (VALUES && tid < rows)
+                if (VALUES && !stores && tid < rows)
                     add_end_weights(b, b.room + at.s + tid, ROWS, &q, h, row0 + tid, key0, n,
                                     b.room[at.alpha + tid]);
-                if (!keep) add_values(b, at, n, tid, &MINE);
+                if (!keep && !stores) add_values(b, at, n, tid, &MINE);
                 COPIES_DONE
             END
-            if (STICK) ended = all_ended(b, at, rows);
+            if (breaks) ended = all_ended(b, at, rows);
         }
         PHASE(tid)
             if (STICK && tid < ROWS) {
@@ -539,6 +550,7 @@ DEV void forward(struct block b)
                     }
         END
     }
+    if (stores) return;
     PHASE_IF(tid, VALUES)
         const int r = tid % ROWS;
         const float m = b.room[at.all_m + r];

@@ -47,7 +47,7 @@ DEV int meeting_rows(struct block b, const struct span *q, int h, int row0, int 
 {
     while (row0 < end
            && (!tiles_meet(b, q, row0, least(q->nq - row0, TILE_ROWS), key0, keys)
-               || (STICK
+               || (STICK && !MIXES
                    && stick_ended(b, q, h, row0, least(q->nq - row0, TILE_ROWS), key0 / KEYS))))
         row0 += TILE_ROWS;
     return row0;
@@ -63,13 +63,12 @@ DEV void backward_inputs(struct block b)
     const int key0 = (tile - q.ktile) * KEYS, keys = least(q.nk - key0, KEYS);
     const struct rows_at k = view_rows(b.at.k, b.p->k, q.b, kvh, q.k0 + key0, K_TYPE, b.p->wide),
                          v = view_rows(b.at.v, b.p->v, q.b, kvh, q.k0 + key0, V_TYPE, b.p->wide);
-    const int items = (q.nq + ITEM - 1) / ITEM;
     SHARED float *part = b.room + at.part;
     PHASE(tid)
         load_across(k, 0, keys, KEYS, DIM, 1.0f, tid, b.room + at.k);
         load_across(v, 0, keys, KEYS, VALUE_DIM, 1.0f, tid, b.room + at.v);
     END
-    for (int item = items - 1; item >= 0; item--) {
+    for (int item = last_item(b, &q); item >= first_item(b, &q); item--) {
         const int first_row = item * ITEM, end_row = least(q.nq, first_row + ITEM);
         PHASE(tid)
             for (int i = tid; i < GPU_USES * KEYS; i += THREADS) part[i] = 0;
@@ -101,8 +100,8 @@ DEV void backward_inputs(struct block b)
                 }
             END
             PHASE(tid)
-                product(KEYS, b.room + at.v, b.room + at.dout, WIDER(VALUE_DIM), FOURS(VALUE_DIM),
-                        first_lane(KEYS, tid), place(KEYS, tid), MINE.ds);
+                product_values(b, KEYS, b.room + at.v, b.room + at.dout, first_lane(KEYS, tid),
+                               place(KEYS, tid), MINE.ds);
             END
             PHASE(tid) /* where dO was, if there is no room for both */
                 load_rows(rows_q, 0, rows, TILE_ROWS, DIM, WIDER(DIM), tid, b.room + at.q);
@@ -118,22 +117,22 @@ DEV void backward_inputs(struct block b)
                 fade_rows(b, &q, row0, rows, key0 / KEYS, WIDER(DIM), tid, b.room + at.q);
             END_IF
             const struct tile_classes classes = classes_of(b, &q, row0, rows, key0, keys);
-            int form = classes.least;
+            int form = MIXES ? classes.most : classes.least;
             if (MAYBE(FORMS > 1)) do {
                 PHASE(tid)
-                    if (FORMS > 1) {
+                    if (FORMS > 1 && !MIXES) {
                         load_row_form(b, &q, h, row0, rows, TILE_ROWS, form, 0, WIDER(DIM), 1.0f,
                                       -1, tid, b.room + at.q);
                         load_key_form(b, &q, kvh, key0, keys, form, 1, KEYS, tid, b.room + at.k);
                     }
                 END
                 PHASE(tid)
-                    if (FORMS > 1)
+                    if (FORMS > 1 && !MIXES)
                         take_class(b, &q, row0, key0, form, form == classes.least, 1, b.room + at.k,
                                    b.room + at.q, tid, MINE.s);
                 END
             } while (++form <= classes.most && FORMS > 1);
-            if (GATED) {
+            if (GATED && !MIXES) {
                 int level = own ? OLDER_TILE : NEWEST_KEY;
                 do {
                     PHASE(tid)
@@ -153,24 +152,25 @@ DEV void backward_inputs(struct block b)
             }
             if (SCAN >= 0)
                 b = with_scan(b, at.size + (STICK ? STICK_ROOM : 0), row0, key0, 0, KEYS);
-            PHASE_IF(tid, SCAN >= 0)
+            PHASE_IF(tid, SCAN >= 0 && !MIXES)
                 product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM),
                         first_lane(KEYS, tid), place(KEYS, tid), MINE.s);
                 store_tile(KEYS, scan_at(b, SCAN_GATE, row0, key0), first_lane(KEYS, tid),
                            place(KEYS, tid), MINE.s);
             END_IF
-            PHASE_IF(tid, SCAN >= 0)
+            PHASE_IF(tid, SCAN >= 0 && !MIXES)
                 count_gates(b, &q, h, row0, rows, key0, keys, 0, tid);
             END_IF
             PHASE(tid)
                 struct term_state state[MOST_USES];
                 const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
                 open_terms(b, h, state);
-                if (FORMS < 2 && SCAN < 0 && !own)
+                if (MIXES) load_pairs(b, MIX.biases, &q, h, row0, key0, r0, side, 1, MINE.ds);
+                if (FORMS < 2 && SCAN < 0 && !own && !MIXES)
                     product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM), r0, side,
                             MINE.s);
-                if (STICK) open_stick_pairs(b, &q, h, pairs, tid, MINE.s, MINE.ds);
-                for (int i = 0; !STICK && i < OTHERS(KEYS); i++) {
+                if (STICK && !MIXES) open_stick_pairs(b, &q, h, pairs, tid, MINE.s, MINE.ds);
+                for (int i = 0; !STICK && !MIXES && i < OTHERS(KEYS); i++) {
                     const int r = other_of(KEYS, side, i), row = row0 + r;
                     const float lse = b.room[at.lse + r], delta = b.room[at.delta + r];
                     struct drop_row drop = { 0, 0 };
@@ -187,17 +187,17 @@ DEV void backward_inputs(struct block b)
                     }
                 }
             END
-            PHASE_IF(tid, STICK)
+            PHASE_IF(tid, STICK && !MIXES)
                 if (tid < rows)
                     stick_back(b, &q, h, row0, rows, tid, key0, keys, pairs.z + tid * KEYS,
                                pairs.dp + tid * KEYS, pairs.dp + (TILE_ROWS + tid) * KEYS, 1,
                                *stick_at(b, STICK_OLDER, key0 / KEYS, &q, h, row0 + tid));
             END_IF
-            PHASE_IF(tid, STICK)
+            PHASE_IF(tid, STICK && !MIXES)
                 float weight[PAIR_OTHERS][8];
                 close_stick_pairs(b, &q, h, pairs, tid, weight, MINE.ds);
             END_IF
-            for (int u = USES - 1; u >= 0; u--) {
+            for (int u = USES - 1; u >= (MIXES ? MIX.first_add : 0); u--) {
                 PHASE(tid)
                     struct term_state state[MOST_USES];
                     float g[PAIR_OTHERS][8];

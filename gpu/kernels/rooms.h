@@ -145,6 +145,11 @@ DEV int reflect_room_size(int dim)
     return 2 * (few * (KEYS + few + dim) + KEYS * dim) + few * KEYS + KEYS;
 }
 
+/* cape: a number of each head for each thread, and what unmix_pairs keeps of the pairs of a key. */
+enum { MIX_PASSING = 16, MIX_SPREAD = 128 };
+DEV int mix_room(int heads, int threads) { return heads * threads; }
+DEV int unmix_room(int inputs) { return (2 * MIX_PASSING + inputs) * TILE_ROWS; }
+
 /* backward_rows */
 struct rows_room {
     int q, dout, k, v, s, lse, delta, sums, folds, slopes, flag, size;

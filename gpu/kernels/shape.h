@@ -32,6 +32,7 @@ struct block {
 /* The rotation of the plan, and term u. */
 #define TURN (*(const GLOBAL struct gpu_turn *)(b.at.lists + b.p->turn))
 #define USE(u) (((const GLOBAL struct gpu_use *)(b.at.lists + b.p->use))[u])
+#define MIX (*(const GLOBAL struct gpu_mix *)(b.at.lists + b.p->mix))
 #define STICK_OF (*(const GLOBAL struct gpu_stick *)(b.at.lists + b.p->stick))
 
 #ifdef LOCI_DIM
@@ -74,12 +75,21 @@ enum { K_PAGED = LOCI_K_PAGED, V_PAGED = LOCI_V_PAGED, LANES = LOCI_LANES };
 #define MOST_USES GPU_USES
 #endif
 
-/* Wall and path come first and have phases of their own.  With them a program for all plans would
- * take long to compile, so each of the two has one, and all other plans share one. */
+/* Do states rotate rows? */
+#define STATES (ROTATION == TURN_STATES)
+
+/* Wall and path come first and have phases of their own, and cape has passes of its own.  With them
+ * a program for all plans would take long to compile, so each has one, and all other plans share
+ * one. */
 #ifdef LOCI_FIRST_TERM
 #define FIRST_TERM LOCI_FIRST_TERM
 #else
 #define FIRST_TERM (USES > 0 ? TERM_OF(0) : -1)
+#endif
+#ifdef LOCI_MIXES
+#define MIXES LOCI_MIXES
+#else
+#define MIXES (b.p->mix >= 0)
 #endif
 
 #endif

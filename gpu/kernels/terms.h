@@ -203,13 +203,23 @@ DEV float score_after(struct block b, struct term_state *state, const struct spa
     const float f = number_of(b, u, TERM_OF(u), q, h, row, key, d);
     return term_score(TERM_OF(u), MULTIPLIES(u), state[u], s, d, f);
 }
-/* All terms in order, and the number of an additive mask last.  before[u]: the score before term u,
- * if not NULL. */
+/* The score after terms first .. end - 1. */
+DEV float some_terms(struct block b, struct term_state *state, const struct span *q, int h, int row,
+                     int key, float s, int first, int end)
+{
+    const distance_t d = distance_of(b, q, row, key);
+    UNROLL for (int u = 0; u < USES; u++) {
+        if (u >= first && u < end) s = score_after(b, state, q, h, row, key, d, s, u);
+    }
+    return s;
+}
+/* All terms in order, and the number of an additive mask last; a mixed score has its terms already.
+ * before[u]: the score before term u, if not NULL. */
 DEV float all_terms(struct block b, struct term_state *state, const struct span *q, int h, int row,
                     int key, float s, float *before)
 {
     const distance_t d = distance_of(b, q, row, key);
-    UNROLL for (int u = 0; u < USES; u++) {
+    UNROLL for (int u = 0; u < USES && !MIXES; u++) {
         if (before) before[u] = s;
         s = score_after(b, state, q, h, row, key, d, s, u);
     }

@@ -64,8 +64,8 @@ static void there_release(struct there *t)
 /* ---- A problem, on the CPU and on a device --------------------------------------------------- */
 
 /* Outputs of a call, in the order in which they are compared. */
-enum out { OUT_O, OUT_LSE, OUT_REM, OUT_DQ, OUT_DK, OUT_DV, OUT_DMASK, OUTS };
-static const char *const out_names[OUTS] = { "o", "lse", "rem", "dq", "dk", "dv", "dmask" };
+enum out { OUT_O, OUT_LSE, OUT_REM, OUT_AE, OUT_DQ, OUT_DK, OUT_DV, OUT_DMASK, OUTS };
+static const char *const out_names[OUTS] = { "o", "lse", "rem", "ae", "dq", "dk", "dv", "dmask" };
 struct outs {
     void *at[OUTS];
     size_t bytes[OUTS];
@@ -166,6 +166,7 @@ static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrd
     c.o.data = out[OUT_O];
     c.lse = out[OUT_LSE];
     c.rem = out[OUT_REM];
+    c.ae = out[OUT_AE];
     const size_t bytes = loci_gpu_workspace(there, &c, grad != NULL);
     void *work = there_alloc(&t, bytes);
     c.work_bytes = bytes;
@@ -181,6 +182,7 @@ static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrd
                        view_bytes(&grad->dout, c.batch, p->heads, c.q_len, p->value_dim, each));
         g.dlse = there_copy(&t, grad->dlse, (size_t)(c.batch * p->heads * c.q_len) * 4);
         g.drem = there_copy(&t, grad->drem, (size_t)(c.batch * p->heads * c.q_len) * 4);
+        g.dae = there_copy(&t, grad->dae, expected->bytes[OUT_AE]);
         g.dq.data = out[OUT_DQ];
         g.dk.data = out[OUT_DK];
         g.dv.data = out[OUT_DV];
@@ -240,11 +242,11 @@ static void check_walk(struct walk *w)
         return;
     }
     struct outs outs = {
-        .at = { p.call.o.data, p.call.lse, p.call.rem, p.grad.dq.data, p.grad.dk.data,
+        .at = { p.call.o.data, p.call.lse, p.call.rem, p.call.ae, p.grad.dq.data, p.grad.dk.data,
                 p.grad.dv.data },
-        .bytes = { w->out_count * 4, w->row_count * 4, w->row_count * 4, w->input[0].count * 4,
-                   w->input[1].count * 4, w->input[2].count * 4 },
-        .each = { 4, 4, 4, 4, 4, 4 },
+        .bytes = { w->out_count * 4, w->row_count * 4, w->row_count * 4, w->state_count * 4,
+                   w->input[0].count * 4, w->input[1].count * 4, w->input[2].count * 4 },
+        .each = { 4, 4, 4, 4, 4, 4, 4 },
     };
     size_t counts[WALK_TENSORS] = { 0 };
     for (int i = 0; i < w->tensors; i++) counts[i] = w->input[w->inputs - w->tensors + i].count;
@@ -340,7 +342,24 @@ static const char *const texts[] = {
     "wall+ssmax:bias=1+sba",
     "rope:pairing=half,dim=16,values=1+wall+logn:length=20+sink",
     "kerple:weight=1+wall+softcap:cap=3",
+    "cape",
+    "rope:pairing=half+alibi+cape:hidden=5,leak=0.3",
+    "kerple+t5:bidirectional=1+cape:hidden=20,add_bias=0",
+    "softcap:cap=3+alibi:slopes=both+fox+cape:hidden=4+sink",
+    "shaw:left=20,right=70+ssmax:bias=1+fire+cape:hidden=4",
+    "rerope:pairing=half,window=70,leak=0.25+t5+cape:hidden=6",
+    "xl+cope:npos=40+cape:hidden=4",
+    "rope:pairing=half+wall+alibi+cape:hidden=4",
+    "alibi+cape:hidden=4+sba:remainder=value",
+    "tape",
+    "tape+t5:bidirectional=1+sink",
+    "tape+ssmax+fox",
+    "tape+alibi+cape:hidden=4",
+    "tape+sba:remainder=value",
+    "shaw:left=20,right=70,values=0+tape",
+    "tape+cope:npos=40",
     "path",
+    "path+alibi+cape:hidden=4",
     "path+fox+ssmax:bias=1",
     "softcap:cap=2+path+sba:remainder=value",
 };
@@ -396,23 +415,25 @@ static int check_shape(const char *text, const struct shape *s, double dropout, 
                  keys = (size_t)(s->batch * s->kv_heads) * (size_t)s->k_len;
     struct outs outs = {
         .bytes = { rows * (size_t)s->value_dim * each, rows * 4, rows * 4,
-                   rows * (size_t)s->dim * each, keys * (size_t)s->dim * each,
-                   keys * (size_t)s->value_dim * each },
-        .each = { (int)each, 4, 4, (int)each, (int)each, (int)each },
+                   rows * (size_t)s->dim * 4, rows * (size_t)s->dim * each,
+                   keys * (size_t)s->dim * each, keys * (size_t)s->value_dim * each },
+        .each = { (int)each, 4, 4, 4, (int)each, (int)each, (int)each },
     };
     for (int i = 0; i < OUT_DMASK; i++)
-        if (i != (plan->weight < 0 ? OUT_REM : OUT_LSE) && (!only || i < OUT_DQ || i == only))
+        if (i != (plan->weight < 0 ? OUT_REM : OUT_LSE) && (i != OUT_AE || plan->states)
+            && (!only || i < OUT_DQ || i == only))
             outs.at[i] = mem_alloc(&mem, outs.bytes[i]);
     loci_call c =
         LOCI_CALL(.batch = s->batch, .q_len = s->q_len, .k_len = s->k_len, .o.data = outs.at[OUT_O],
-                  .lse = outs.at[OUT_LSE], .rem = outs.at[OUT_REM], .error = &e, .dropout = dropout,
-                  .dropout_seed = 12345, .dropout_offset = 7);
+                  .lse = outs.at[OUT_LSE], .rem = outs.at[OUT_REM], .ae = outs.at[OUT_AE],
+                  .error = &e, .dropout = dropout, .dropout_seed = 12345, .dropout_offset = 7);
     loci_grad g = LOCI_GRAD(.dq.data = outs.at[OUT_DQ], .dk.data = outs.at[OUT_DK],
                             .dv.data = outs.at[OUT_DV]);
     c.q.data = random_numbers(&mem, rows * (size_t)s->dim, s->dtype, 2);
     c.k.data = random_numbers(&mem, keys * (size_t)s->dim, s->dtype, 2);
     c.v.data = random_numbers(&mem, keys * (size_t)s->value_dim, s->dtype, 1);
     g.dout.data = random_numbers(&mem, rows * (size_t)s->value_dim, s->dtype, 1);
+    if (plan->states) g.dae = random_numbers(&mem, rows * (size_t)s->dim, LOCI_F32, 1);
     *(plan->weight < 0 ? &g.dlse : &g.drem) = random_numbers(&mem, rows, LOCI_F32, 1);
     int64_t *lens = mem_alloc(&mem, sizeof *lens * (size_t)s->batch);
     for (int b = 0; b < s->batch; b++) lens[b] = s->k_len - 40 * b;
@@ -423,6 +444,11 @@ static int check_shape(const char *text, const struct shape *s, double dropout, 
             if (walk_uniform() < -0.3) mask[i] = -INFINITY;
         c.mask_kind = LOCI_MASK_ADDED;
         c.mask.data = mask;
+        if (plan->mix >= 0) { /* heads that mix see the same keys */
+            c.mask.batch = s->q_len * s->k_len;
+            c.mask.head = LOCI_BROADCAST;
+            c.mask.row = s->k_len;
+        }
         outs.bytes[OUT_DMASK] = rows * (size_t)s->k_len * 4;
         outs.each[OUT_DMASK] = 4;
         g.dmask.data = outs.at[OUT_DMASK] = mem_alloc(&mem, outs.bytes[OUT_DMASK]);

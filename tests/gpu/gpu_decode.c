@@ -105,6 +105,17 @@ static const struct problem problems[] = {
     { "cope:gates=v", 1, 2, 1, 32, 32, 2, 300, 0, Q8, 32, 0 },
     { "wall", 2, 4, 2, 32, 32, 2, 300, 0, Q8, 32, LENS },
     { "path", 1, 2, 1, 32, 32, 2, 300, 0, Q8, 48, 0 },
+    { "cape:hidden=4", 1, 2, 1, 32, 32, 2, 300, 0, Q8, 32, 0 },
+    { "tape", 1, 2, 1, 32, 32, 2, 300, 0, Q8, 32, 0 },
+    { "cape:hidden=4", 2, 4, 2, 24, 20, 1, 300, 0, F32, 32, LENS },
+    { "alibi+cape:hidden=5", 1, 2, 1, 32, 32, 2, 4200, 0, LOCI_F32, LOCI_BF16, LOCI_BF16, 0, 0 },
+    { "rope:pairing=half+t5+cape:hidden=4", 1, 4, 2, 32, 32, 3, 300, 0, F32, 0, ROTATED },
+    { "cape:hidden=4", 1, 2, 1, 32, 32, 2, 400, 0, F32, 0, HUGE_ROWS },
+    { "tape", 2, 4, 2, 24, 20, 1, 300, 0, F32, 32, LENS },
+    { "tape+alibi", 1, 2, 1, 32, 32, 2, 4200, 0, LOCI_F32, LOCI_BF16, LOCI_BF16, 0, 0 },
+    { "tape", 1, 2, 2, 32, 48, 3, 300, 0, F32, 16, ROTATED },
+    { "tape", 1, 2, 1, 32, 32, 2, 400, 0, F32, 0, HUGE_ROWS },
+    { "tape", 2, 4, 2, 32, 32, 5, 400, 0, F32, 0, DROPOUT },
 };
 
 static float *numbers(struct mem *m, size_t count, double size)
@@ -167,7 +178,7 @@ static void *copy_there(struct there *t, const void *from, size_t bytes)
 }
 
 struct sizes {
-    size_t q, k, v, o, lse, mask, tables;
+    size_t q, k, v, o, lse, ae, mask, tables;
     size_t input[WALK_TENSORS]; /* of tensors that come with the call, 0 for others */
 };
 static void check_there(const char *name, int device, const loci_plan *plan, const void *tables,
@@ -191,20 +202,27 @@ static void check_there(const char *name, int device, const loci_plan *plan, con
     for (int i = 0; i < WALK_TENSORS; i++)
         if (n->input[i]) inputs[i] = copy_there(&t, call->tensors[i], n->input[i]);
     c.tensors = inputs;
-    void *o = mem_alloc(&mem, n->o), *lse = mem_alloc(&mem, n->lse);
+    void *o = mem_alloc(&mem, n->o), *lse = mem_alloc(&mem, n->lse),
+         *ae = n->ae ? mem_alloc(&mem, n->ae) : NULL;
     c.o.data = copy_there(&t, o, n->o);
     c.lse = copy_there(&t, lse, n->lse);
+    if (ae) c.ae = copy_there(&t, ae, n->ae);
     c.work_bytes = loci_gpu_workspace(there, &c, 0);
     void *work = copy_there(&t, NULL, c.work_bytes);
     const loci_gpu_tables both = { tables, copy_there(&t, tables, n->tables) };
     loci_status status = loci_gpu_forward(there, &both, work, &c);
     if (!status) status = loci_gpu_copy(t.gpu, o, c.o.data, n->o, LOCI_GPU_DOWNLOAD, &e);
     if (!status) status = loci_gpu_copy(t.gpu, lse, c.lse, n->lse, LOCI_GPU_DOWNLOAD, &e);
+    if (!status && ae) status = loci_gpu_copy(t.gpu, ae, c.ae, n->ae, LOCI_GPU_DOWNLOAD, &e);
     if (CHECK_THAT(!status, "%s: %s", name, e.text)) {
         tidy(o, n->o, dtype);
         tidy(lse, n->lse, LOCI_F32);
         same(name, "o", call->o.data, o, n->o);
         same(name, "lse", call->lse, lse, n->lse);
+        if (ae) {
+            tidy(ae, n->ae, LOCI_F32);
+            same(name, "ae", call->ae, ae, n->ae);
+        }
     }
     loci_gpu_plan_destroy(there);
     while (t.blocks) loci_gpu_free(t.gpu, t.block[--t.blocks]);
@@ -251,15 +269,16 @@ static void check(const struct problem *s)
         .v = bytes_of(keys * (size_t)s->value_dim, s->v_dtype),
         .o = rows * (size_t)s->value_dim * stored_size(s->dtype),
         .lse = rows * sizeof(float),
+        .ae = plan->states ? rows * (size_t)s->dim * sizeof(float) : 0,
         .mask = s->with & MASK ? rows * (size_t)s->k_len * sizeof(float) : 0,
         .tables = loci_tables_size(plan, s->k_len + s->q_len),
     };
-    loci_call c =
-        LOCI_CALL(.batch = s->batch, .q_len = s->q_len, .k_len = s->k_len,
-                  .q.data = stored(&mem, q, rows * (size_t)s->dim, s->dtype),
-                  .k.data = stored(&mem, k, keys * (size_t)s->dim, s->k_dtype),
-                  .v.data = stored(&mem, v, keys * (size_t)s->value_dim, s->v_dtype),
-                  .o.data = mem_alloc(&mem, n.o), .lse = mem_alloc(&mem, n.lse), .error = &e);
+    loci_call c = LOCI_CALL(.batch = s->batch, .q_len = s->q_len, .k_len = s->k_len,
+                            .q.data = stored(&mem, q, rows * (size_t)s->dim, s->dtype),
+                            .k.data = stored(&mem, k, keys * (size_t)s->dim, s->k_dtype),
+                            .v.data = stored(&mem, v, keys * (size_t)s->value_dim, s->v_dtype),
+                            .o.data = mem_alloc(&mem, n.o), .lse = mem_alloc(&mem, n.lse),
+                            .ae = n.ae ? mem_alloc(&mem, n.ae) : NULL, .error = &e);
     int64_t *k_lens = mem_alloc(&mem, sizeof *k_lens * (size_t)s->batch),
             *q_lens = mem_alloc(&mem, sizeof *q_lens * (size_t)s->batch);
     for (int b = 0; b < s->batch; b++) {
@@ -313,6 +332,7 @@ static void check(const struct problem *s)
     if (CHECK_THAT(!status, "%s on the CPU: %s", s->text, e.text)) {
         tidy(c.o.data, n.o, s->dtype);
         tidy(c.lse, n.lse, LOCI_F32);
+        if (c.ae) tidy(c.ae, n.ae, LOCI_F32);
         static const char *const ways[] = { "never", "always" };
         for (int i = 0; i < device_count; i++)
             for (int way = 0; way < 2; way++) {

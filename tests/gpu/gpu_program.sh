@@ -54,7 +54,7 @@ done
 check "bench of all" says '^left out, as they do not run there: [a-z0-9]+(, [a-z0-9]+)*$' bench "${small[@]}"
 check "has those that run" grep -Eq '^(t5|rope:pairing=half) ' "$work/out"
 check "16 heads" says ' heads 16/16,' bench nope --len 5 --dim 4 --repeat 5 --device host
-check "what does not run" refused 'bench: cape: .* does not run on a GPU' bench cape "${small[@]}"
+check "what does not run" refused 'bench: fox:stop=0.1: .* must be 0 on a GPU' bench fox:stop=0.1 "${small[@]}"
 check "embeddings" refused 'bench: sinusoidal is added to embeddings' bench sinusoidal "${small[@]}"
 check "another pass" refused 'bench: --device needs --pass forward, backward or both' bench nope "${small[@]}" --pass decode
 for option in --fast '--threads 2' '--dropout 0.5' '--isa scalar' "--against $LOCI" --serve '--parallel zigzag'; do
