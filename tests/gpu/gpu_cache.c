@@ -88,7 +88,7 @@ static const struct problem problems[] = {
     { "path", 2, 4, 2, 24, 20, 500, 0, F32, LENS },
     { "cape:hidden=4", 2, 4, 2, 24, 20, 500, 0, F32, LENS },
     { "rope:pairing=half+alibi+cape:hidden=4", 1, 2, 1, 32, 32, 500, 0, Q8, 0 },
-    { "tape", 2, 4, 2, 24, 20, 500, 0, F32, LENS },
+    { "tape", 2, 4, 2, 24, 20, 500, 0, F32, LENS | RAW },
     { "tape", 1, 2, 2, 32, 32, 500, 0, Q8, 0 },
 };
 
