@@ -3,8 +3,9 @@
  * shapes on both sides of the borders of tiles, items and chunks; o, lse and all gradients.
  *
  * Devices are the host's loops, with the threads of a phase shuffled, and the first OpenCL device
- * if there is one, on a few shapes.  $LOCI_DEVICES names others: "cuda:0 host host:1".  $LOCI_WALK
- * takes the whole walk, not its small problems alone; $LOCI_SHAPES=n only the first n shapes.  The
+ * if there is one, on a few shapes.  After the first shape every third text is tried.
+ * $LOCI_DEVICES names other devices, "cuda:0 host host:1", and tries all texts.  $LOCI_WALK takes
+ * the whole walk, not its small problems alone; $LOCI_SHAPES=n only the first n shapes.  The
  * argument, if there is one, is a text: only its problems are tried.  scripts/gpu runs all of it.
  */
 #define _XOPEN_SOURCE 600 /* putenv() */
@@ -547,7 +548,7 @@ int main(int argc, char **argv)
     const int devices_of_all = given || device_count < 2 ? device_count : 1;
     for (int i = 0; i < (few && atoi(few) < most ? atoi(few) : most); i++) {
         for (int k = 0; k < (int)(sizeof texts / sizeof *texts); k++)
-            if (argc < 2 ? !LOCI_SLOW || !i || (k + i) % 2 : strstr(texts[k], argv[1]) != NULL) {
+            if (argc < 2 ? given || !i || (k + i) % 3 == 0 : strstr(texts[k], argv[1]) != NULL) {
                 const int opened = device_count;
                 if (!given) choose_program(texts[k]);
                 if (i > 0 || !is_quick(texts[k])) device_count = devices_of_all;

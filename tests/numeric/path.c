@@ -7,6 +7,7 @@
 
 #include "attend.h"
 #include "harness.h"
+#include "walk.h"
 
 enum { H = 2, D = 8, L = 700, N = H * L * D };
 static double q[N], k[N], v[N], w[N], beta[H * L];
@@ -215,9 +216,10 @@ static void spoil(const char *name, double *x, int64_t left)
 {
     static const int at[] = { 0, 30, 64, 300, 511, 512, 699 };
     window = left;
-    for (size_t s = 0; s < sizeof at / sizeof *at; s++) {
-        draw(11);
-        struct attend a = made("path", LOCI_F32, false);
+    draw(11);
+    struct attend a = made("path", LOCI_F32, false);
+    for (size_t s = 0; s < sizeof at / sizeof *at; s += LOCI_EMULATED ? 3 : 1) {
+        const double before = x[at[s] * D + 2];
         x[at[s] * D + 2] = NAN;
         struct attend b = made("path", LOCI_F32, false);
         int wrong = 0;
@@ -236,9 +238,10 @@ static void spoil(const char *name, double *x, int64_t left)
                    wrong);
         CHECK_THAT(!memcmp(a.o + L * D, b.o + L * D, sizeof(double) * L * D),
                    "NaN in %s of key %d: not the other head", name, at[s]);
-        attend_free(&a);
+        x[at[s] * D + 2] = before;
         attend_free(&b);
     }
+    attend_free(&a);
     window = 0;
 }
 static void nan_reaches(void)
