@@ -248,9 +248,11 @@ static void score_tiles(const struct row_set *w, ptrdiff_t j)
             if (n == MOST || (end && n && (i + 1 == w->n || !shares(w, i + 1, j)))) {
                 /* Each read of rows transposes them in registers, so many rows do it once. */
                 if (first && w->lines && !keys.across) {
-                    N(dots_to_lines)(list, n, &keys, D, t->keys, w->lines);
-                    keys = (struct source){ .at = w->lines, .across = true };
-                } else N(dots)(list, n, &keys, D, t->keys, first);
+                    keys = N(dots_to_lines)(list, n, &keys, D, t->keys, w->lines);
+                } else {
+                    N(dots)(list, n, &keys, D, t->keys, first);
+                    keys.beside = NULL;
+                }
                 n = 0;
                 first = false;
             }

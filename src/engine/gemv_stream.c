@@ -260,7 +260,10 @@ INLINE void dots_rows(const enum form form, const struct dot *list, int n, const
 INLINE void dots_lanes(const int n, const int nv, const enum form form, const struct dot *list,
                        const struct source *keys, int D, int k)
 {
-    const ptrdiff_t ahead = keys->next * bytes_ahead(form, D);
+    const ptrdiff_t ahead = keys->next * bytes_ahead(form, D),
+                    steps = (ptrdiff_t)D * KT / (nv * VL);
+    const ptrdiff_t share = keys->bytes / steps;
+    const char *beside = keys->beside ? keys->beside + k / (nv * VL) * D * share : NULL;
     real scale[8 * VL] = { 0 };
     vf acc[MOST][8];
     UNROLL_FOR(int s = 0; s < n; s++)
@@ -268,7 +271,8 @@ INLINE void dots_lanes(const int n, const int nv, const enum form form, const st
     for (int d = 0; d < D; d++) {
         const char *line = (const char *)keys->at + bytes_of(form, (ptrdiff_t)d * KT + k);
         vf x[8];
-        fetch(line + ahead, bytes_of(form, nv * VL));
+        if (beside) fetch(beside + d * share, share);
+        else fetch(line + ahead, bytes_of(form, nv * VL));
         if (is_q8(form) && d % Q8_BLOCK == 0) {
             const uint16_t *scales = keys->scales + d / Q8_BLOCK * KT + k;
             fetch((const char *)scales + ahead, bytes_of(BITS_F16, nv * VL));
@@ -355,15 +359,22 @@ void N(dots)(const struct dot *list, int n, const struct source *key, int D, int
     else rows[key->form](list, n, key, D, keys, first ? key->rest : 0);
 }
 
-void N(dots_to_lines)(const struct dot *list, int n, const struct source *key, int D, int keys,
-                      real *lines)
+struct source N(dots_to_lines)(const struct dot *list, int n, const struct source *key, int D,
+                               int keys, real *lines)
 {
     static void (*const of[])(const struct dot *, int, const struct source *, int, int, real *) = {
         [REALS] = lines_of_REALS,       [BITS_BF16] = lines_of_BITS_BF16,
         [BITS_F16] = lines_of_BITS_F16, [BLOCKS_Q8] = lines_of_BLOCKS_Q8,
         [WHOLE_Q8] = lines_of_WHOLE_Q8,
     };
+    const ptrdiff_t bytes = bytes_of(key->form, KT * key->stride);
     of[key->form](list, n, key, D, keys, lines);
+    struct source a = { .at = lines, .across = true };
+    if (key->form != REALS) {
+        a.beside = (const char *)key->at - 2 * bytes;
+        a.bytes = bytes;
+    }
+    return a;
 }
 
 /* What is fetched next of rows that are read in strips: strips of the same width, in the order

@@ -20,9 +20,10 @@ struct dot {
 void N(dots)(const struct dot *list, int n, const struct source *key, int D, int keys, bool first);
 
 /* The same for rows that have not been read yet and that many more vectors share: they are left as
- * lines of channels, [D][KT] reals, for the next call. */
-void N(dots_to_lines)(const struct dot *list, int n, const struct source *key, int D, int keys,
-                      real *lines);
+ * lines of channels, [D][KT] reals, which it returns.  Reading lines needs no memory, so the tile
+ * before the next one is fetched meanwhile, unless it has reals, which would be too many. */
+struct source N(dots_to_lines)(const struct dot *list, int n, const struct source *key, int D,
+                               int keys, real *lines);
 
 /* Rows that sum the same values of a tile: their weights are `weights` numbers apart, their sums
  * `apart`. */

@@ -52,6 +52,9 @@ struct source {
     int next;                /* what is read next: 1 the tile after this one, -1 the one before */
     const uint16_t *scales;  /* of WHOLE_Q8 */
     bool across, concurrent; /* concurrent: another stream is read at the same time */
+    /* across: memory of some bytes that is fetched, step by step, while these are read; or NULL */
+    const char *beside;
+    ptrdiff_t bytes;
 };
 
 /* Rows of queries and gradients are padded to whole vectors of every ISA. */
