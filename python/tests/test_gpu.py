@@ -68,7 +68,10 @@ class Numpy(unittest.TestCase):
         self.same(want, loci.attention(q, k, v, text, return_lse=True, device=device, **options))
         dout = np.random.default_rng(9).standard_normal(want[0].shape).astype(want[0].dtype)
         dlse = np.random.default_rng(8).standard_normal(want[1].shape).astype(want[1].dtype)
-        given = dout, q, k, v, *want, text
+        out, lse, *states = want
+        given = dout, q, k, v, out, lse, text
+        for ae in states:
+            options |= {"ae": ae, "dae": np.random.default_rng(7).standard_normal(ae.shape).astype(ae.dtype)}
         *grads, learned = loci.attention_backward(*given, dlse=dlse, **options)
         *others, also = loci.attention_backward(*given, dlse=dlse, device=device, **options)
         self.same(tuple(grads), tuple(others))
@@ -101,7 +104,7 @@ class Numpy(unittest.TestCase):
                     self.assertEqual(error.status, "unsupported")
                     self.assertRegex(str(error), "not run on a GPU")
         least = "nope alibi t5 clip kerple sandwich rope softcap sink "
-        least += "xpos fope angles comrope shaw xl deberta sba cope wall"
+        least += "xpos fope angles comrope shaw xl deberta sba cope wall cape tape"
         self.assertGreaterEqual(ran, set(least.split()))
 
     def test_shapes(self) -> None:
