@@ -84,7 +84,7 @@ INLINE void fill(real *x, ptrdiff_t n, real with)
 {
     for (ptrdiff_t i = 0; i < n; i++) x[i] = with;
 }
-/* Sets the sums of values, which are 0, if no tile or chunk has. */
+/* Fills the sums of values with zeros if nothing has been summed yet. */
 INLINE void set_values(const struct tile *t, struct state *x)
 {
     if (x->empty) fill(x->o, (ptrdiff_t)t->c->plan->value_dim * QT, 0);
@@ -98,7 +98,7 @@ INLINE void join_rows(real *total, const real *chunk, int n, const real *a, cons
         for (int r = 0; r < QT; r++)
             total[i * QT + r] = fma_(chunk[i * QT + r], b[r], total[i * QT + r] * a[r]);
 }
-/* The same for sums of values.  The first chunk that has any meets a total of 0, whose a is 0. */
+/* The same for sums of values.  The first chunk joins a total of 0, whose memory is not set. */
 INLINE void join_values(struct tile *t, const real *a, const real *b)
 {
     const int n = t->c->plan->value_dim;
