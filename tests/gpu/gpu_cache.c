@@ -421,9 +421,9 @@ static void check_refusals(int device)
                "%s", e.text);
 
     loci_call c =
-        LOCI_CALL(.batch = 1, .q_len = 2, .k_len = 2, .q = { memory }, .k = { memory + PART },
-                  .v = { memory + 2 * PART }, .o = { memory + 3 * PART }, .lse = memory + 4 * PART,
-                  .error = &e, .cache = cache);
+        LOCI_CALL(.batch = 1, .q_len = 2, .k_len = 2, .q.data = memory, .k.data = memory + PART,
+                  .v.data = memory + 2 * PART, .o.data = memory + 3 * PART,
+                  .lse = memory + 4 * PART, .error = &e, .cache = cache);
     void *work = memory + 5 * PART;
     CHECK_THAT(loci_gpu_workspace(there, &c, 0) > 0, "a workspace");
     CHECK_THAT(!loci_gpu_cache_append(there, &both, work, cache, &c), "append: %s", e.text);
@@ -436,7 +436,7 @@ static void check_refusals(int device)
             "only functions of loci/gpu.h read it");
     REFUSES(loci_cache_open(&none, plan, host, room.host, &e), LOCI_BAD_ARG,
             "only functions of loci/gpu.h read it");
-    const loci_grad g = LOCI_GRAD(.dout = { memory + 6 * PART }, .dq = { memory + 7 * PART });
+    const loci_grad g = LOCI_GRAD(.dout.data = memory + 6 * PART, .dq.data = memory + 7 * PART);
     REFUSES(loci_gpu_backward(there, &both, work, &c, &g), LOCI_BAD_ARG,
             "pages and cache must be NULL");
     c.cache = here;

@@ -366,17 +366,17 @@ static void check_refusals(int device)
     char *memory = copy_there(&t, NULL, 1 << 20);
     const loci_gpu_tables both = { tables, memory };
     loci_prepare(plan, 100, NULL, tables);
-    loci_call c =
-        LOCI_CALL(.batch = 1, .q_len = 2, .k_len = 8, .q = { memory + (1 << 12) },
-                  .k = { memory + (1 << 13), 32 * 16, 32 * 8 + 4, 32 }, .v = { memory + (1 << 14) },
-                  .o = { memory + (1 << 15) }, .lse = memory + (1 << 16), .error = &e);
+    loci_call c = LOCI_CALL(.batch = 1, .q_len = 2, .k_len = 8, .q.data = memory + (1 << 12),
+                            .k = { memory + (1 << 13), 32 * 16, 32 * 8 + 4, 32 },
+                            .v.data = memory + (1 << 14), .o.data = memory + (1 << 15),
+                            .lse = memory + (1 << 16), .error = &e);
     void *work = memory + (1 << 17);
     CHECK_THAT(loci_gpu_forward(there, &both, work, &c) == LOCI_BAD_ARG
                    && strstr(e.text, "must be a multiple of the 32 numbers of a block of q8_0"),
                "a stride that divides a block: %s", e.text);
     c.k.head = 32 * 8;
     CHECK_THAT(!loci_gpu_forward(there, &both, work, &c), "whole blocks: %s", e.text);
-    const loci_grad g = LOCI_GRAD(.dout = { memory + (1 << 18) }, .dq = { memory + (1 << 19) });
+    const loci_grad g = LOCI_GRAD(.dout.data = memory + (1 << 18), .dq.data = memory + (1 << 19));
     CHECK_THAT(loci_gpu_backward(there, &both, work, &c, &g) == LOCI_UNSUPPORTED
                    && strstr(e.text, "have no gradients"),
                "gradients: %s", e.text);
