@@ -16,50 +16,17 @@
 
 #include "loci/gpu.h"
 #include "contract/plan.h"
-#include "harness.h"
+#include "devices.h"
 #include "mem.h"
 #include "play.h"
-#include "walk.h"
 
-static const char *devices[16];
-static int device_count;
-static loci_gpu *gpus[16];
-static char device_names[256];
 /* Numbers compared, texts that run and texts that do not, on the device that is tried. */
 static long long compared;
 static int ran, left_out;
 
-/* ---- Memory of a device ---------------------------------------------------------------------- */
-
-struct there {
-    loci_gpu *gpu;
-    void *block[64];
-    int blocks;
-};
-static void *there_alloc(struct there *t, size_t bytes)
-{
-    loci_error e;
-    void *at = NULL;
-    if (t->blocks == 64 || loci_gpu_alloc(t->gpu, bytes + 64, &at, &e)) {
-        CHECK_FAILED("no memory on a device: %s", e.text);
-        exit(1);
-    }
-    return t->block[t->blocks++] = at;
-}
 static void *there_copy(struct there *t, const void *from, size_t bytes)
 {
-    loci_error e;
-    if (!from) return NULL;
-    void *at = there_alloc(t, bytes);
-    if (loci_gpu_copy(t->gpu, at, from, bytes, LOCI_GPU_UPLOAD, &e)) {
-        CHECK_FAILED("copy: %s", e.text);
-        exit(1);
-    }
-    return at;
-}
-static void there_release(struct there *t)
-{
-    while (t->blocks) loci_gpu_free(t->gpu, t->block[--t->blocks]);
+    return from ? copy_there(t, from, bytes) : NULL;
 }
 
 /* ---- A problem, on the CPU and on a device --------------------------------------------------- */
@@ -169,7 +136,7 @@ static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrd
     c.rem = out[OUT_REM];
     c.ae = out[OUT_AE];
     const size_t bytes = loci_gpu_workspace(there, &c, grad != NULL);
-    void *work = there_alloc(&t, bytes);
+    void *work = copy_there(&t, NULL, bytes);
     c.work_bytes = bytes;
     status = loci_gpu_forward(there, &both, work, &c);
     if (status == LOCI_UNSUPPORTED) left_out++;
@@ -224,7 +191,7 @@ static void compare(const char *name, loci_gpu *gpu, const loci_plan *plan, ptrd
             same(name, list[i].name, dtensors[i], back, dcounts[i] * 4, 4);
         }
     loci_gpu_plan_destroy(there);
-    there_release(&t);
+    release(&t);
     mem_release(&mem, 0);
 }
 
@@ -510,27 +477,6 @@ static bool is_quick(const char *text)
 
 /* ---- All of it ------------------------------------------------------------------------------- */
 
-static void open_devices(const char *given)
-{
-    loci_gpu_info list[32];
-    const int all = loci_gpu_devices(list, 32);
-    bool opencl = false;
-    for (int i = 0; i < all; i++) opencl |= strcmp(list[i].id, "opencl:0") == 0;
-    snprintf(device_names, sizeof device_names, "%s",
-             given                  ? given
-             : opencl && !LOCI_SLOW ? "host:2 opencl:0"
-                                    : "host:2");
-    for (char *id = strtok(device_names, " "); id; id = strtok(NULL, " ")) {
-        loci_error e;
-        if (loci_gpu_open(&gpus[device_count], id, &e)) {
-            CHECK_FAILED("%s: %s", id, e.text);
-            continue;
-        }
-        const loci_gpu_info info = loci_gpu_describe(gpus[device_count]);
-        printf("%s: %s, %s\n", id, info.name, info.driver);
-        devices[device_count++] = id;
-    }
-}
 /* For the next plans. */
 static void choose_program(const char *text)
 {
@@ -544,7 +490,7 @@ int main(int argc, char **argv)
                                                                 : LOCI_SLOW     ? 3
                                                                                 : all;
     walk_only(argc, argv);
-    open_devices(given);
+    open_devices("host:2", !LOCI_SLOW);
     const int devices_of_all = given || device_count < 2 ? device_count : 1;
     for (int i = 0; i < (few && atoi(few) < most ? atoi(few) : most); i++) {
         for (int k = 0; k < (int)(sizeof texts / sizeof *texts); k++)
@@ -575,6 +521,6 @@ int main(int argc, char **argv)
     printf("%lld numbers compared in %d problems; %d do not run on a device\n", compared, ran,
            left_out);
     CHECK_THAT(ran > 0 || few || argc > 1, "no problem ran on a device");
-    for (int i = 0; i < device_count; i++) loci_gpu_close(gpus[i]);
+    close_devices();
     return harness_end();
 }

@@ -13,15 +13,10 @@
 
 #include "loci/gpu.h"
 #include "contract/plan.h"
-#include "harness.h"
+#include "devices.h"
 #include "math/q8.h"
 #include "mem.h"
-#include "walk.h"
 
-enum { MOST_DEVICES = 16 };
-static loci_gpu *gpus[MOST_DEVICES];
-static const char *devices[MOST_DEVICES];
-static int device_count;
 static long long compared;
 
 struct problem {
@@ -103,27 +98,6 @@ static void *numbers(struct mem *m, size_t count, loci_dtype dtype, double size)
     char *x = mem_alloc(m, bytes_of(count, dtype));
     for (size_t i = 0; i < count; i++) store_stored(x, dtype, (ptrdiff_t)i, size * walk_uniform());
     return x;
-}
-/* Memory of a device, and what is in it. */
-struct there {
-    loci_gpu *gpu;
-    void *block[24];
-    int blocks;
-};
-static void *copy_there(struct there *t, const void *from, size_t bytes)
-{
-    loci_error e;
-    void *at = NULL;
-    if (loci_gpu_alloc(t->gpu, bytes + 64, &at, &e)
-        || (from && loci_gpu_copy(t->gpu, at, from, bytes, LOCI_GPU_UPLOAD, &e))) {
-        CHECK_FAILED("memory of a device: %s", e.text);
-        exit(1);
-    }
-    return t->block[t->blocks++] = at;
-}
-static void release(struct there *t)
-{
-    while (t->blocks) loci_gpu_free(t->gpu, t->block[--t->blocks]);
 }
 static bool same(const char *name, const char *what, const void *a, const void *b, size_t count,
                  loci_dtype dtype)
@@ -484,27 +458,9 @@ static void check_refusals(int device)
     mem_release(&mem, 0);
 }
 
-static void open_devices(void)
-{
-    static char names[256];
-    const char *given = getenv("LOCI_DEVICES");
-    loci_gpu_info list[32];
-    const int all = loci_gpu_devices(list, 32);
-    bool opencl = false;
-    for (int i = 0; i < all; i++) opencl |= strcmp(list[i].id, "opencl:0") == 0;
-    snprintf(names, sizeof names, "%s",
-             given                  ? given
-             : opencl && !LOCI_SLOW ? "host:2 opencl:0"
-                                    : "host:2");
-    for (char *id = strtok(names, " "); id && device_count < MOST_DEVICES; id = strtok(NULL, " ")) {
-        loci_error e;
-        if (loci_gpu_open(&gpus[device_count], id, &e)) CHECK_FAILED("%s: %s", id, e.text);
-        else devices[device_count++] = id;
-    }
-}
 int main(int argc, char **argv)
 {
-    open_devices();
+    open_devices("host:2", !LOCI_SLOW);
     for (int i = 0; i < device_count && argc < 2; i++) check_refusals(i);
     for (int i = 0; i < (int)(sizeof problems / sizeof *problems); i++) {
         if (argc < 2 ? LOCI_SLOW && i % 8 : atoi(argv[1]) != i) continue;
@@ -514,6 +470,6 @@ int main(int argc, char **argv)
         }
     }
     printf("%lld numbers compared\n", compared);
-    for (int i = 0; i < device_count; i++) loci_gpu_close(gpus[i]);
+    close_devices();
     return harness_end();
 }

@@ -11,15 +11,10 @@
 
 #include "loci/gpu.h"
 #include "contract/plan.h"
+#include "devices.h"
 #include "math/q8.h"
-#include "harness.h"
 #include "mem.h"
-#include "walk.h"
 
-enum { MOST_DEVICES = 16 };
-static loci_gpu *gpus[MOST_DEVICES];
-static const char *devices[MOST_DEVICES];
-static int device_count;
 static long long compared;
 
 struct problem {
@@ -159,24 +154,6 @@ static void tidy(void *x, size_t bytes, loci_dtype dtype)
     }
 }
 
-/* Memory of a device, and what is in it. */
-struct there {
-    loci_gpu *gpu;
-    void *block[16];
-    int blocks;
-};
-static void *copy_there(struct there *t, const void *from, size_t bytes)
-{
-    loci_error e;
-    void *at = NULL;
-    if (loci_gpu_alloc(t->gpu, bytes + 64, &at, &e)
-        || (from && loci_gpu_copy(t->gpu, at, from, bytes, LOCI_GPU_UPLOAD, &e))) {
-        CHECK_FAILED("memory of a device: %s", e.text);
-        exit(1);
-    }
-    return t->block[t->blocks++] = at;
-}
-
 struct sizes {
     size_t q, k, v, o, lse, ae, mask, tables;
     size_t input[WALK_TENSORS]; /* of tensors that come with the call, 0 for others */
@@ -225,7 +202,7 @@ static void check_there(const char *name, int device, const loci_plan *plan, con
         }
     }
     loci_gpu_plan_destroy(there);
-    while (t.blocks) loci_gpu_free(t.gpu, t.block[--t.blocks]);
+    release(&t);
     mem_release(&mem, 0);
 }
 
@@ -382,32 +359,16 @@ static void check_refusals(int device)
                "gradients: %s", e.text);
     loci_gpu_plan_destroy(there);
     loci_plan_destroy(plan);
-    while (t.blocks) loci_gpu_free(t.gpu, t.block[--t.blocks]);
+    release(&t);
 }
 
-static void open_devices(void)
-{
-    static char names[256];
-    const char *given = getenv("LOCI_DEVICES");
-    loci_gpu_info list[32];
-    const int all = loci_gpu_devices(list, 32);
-    snprintf(names, sizeof names, "%s", given ? given : "host host:1 host:2");
-    for (int i = 0; i < all && !given; i++)
-        if (strcmp(list[i].id, "opencl:0") == 0)
-            snprintf(names, sizeof names, "host host:1 host:2 opencl:0");
-    for (char *id = strtok(names, " "); id && device_count < MOST_DEVICES; id = strtok(NULL, " ")) {
-        loci_error e;
-        if (loci_gpu_open(&gpus[device_count], id, &e)) CHECK_FAILED("%s: %s", id, e.text);
-        else devices[device_count++] = id;
-    }
-}
 int main(int argc, char **argv)
 {
-    open_devices();
+    open_devices("host host:1 host:2", true);
     for (int i = 0; i < device_count; i++) check_refusals(i);
     for (int i = 0; i < (int)(sizeof problems / sizeof *problems); i++)
         if (argc < 2 ? !LOCI_SLOW || i % 8 == 0 : atoi(argv[1]) == i) check(&problems[i]);
     printf("%lld halves of numbers compared\n", compared);
-    for (int i = 0; i < device_count; i++) loci_gpu_close(gpus[i]);
+    close_devices();
     return harness_end();
 }
