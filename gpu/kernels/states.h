@@ -63,7 +63,6 @@ DEV void unturn_states(struct block b)
                               at = (head * b.p->q_len + row) * b.p->dim;
                 const GLOBAL float *e = input_of(b, b.p->given) + at + 2 * t,
                                    *d = (const GLOBAL float *)b.at.q + at + t;
-                const GLOBAL double *sums = (const GLOBAL double *)b.at.sums + at + 2 * t;
                 const float x = d[0], y = d[half_of];
                 const int none = x == 0 && y == 0;
                 float a = x, c = y;
@@ -74,7 +73,12 @@ DEV void unturn_states(struct block b)
                 v = n ? v + a : a;
                 w = n ? w + c : c;
                 if (!b.at.din0) continue;
-                double along = b.at.sums ? sums[0] : 0.0, across = b.at.sums ? sums[1] : 0.0;
+                double along = 0, across = 0;
+                if (b.at.sums) {
+                    const GLOBAL double *sums = (const GLOBAL double *)b.at.sums + at + 2 * t;
+                    along = sums[0];
+                    across = sums[1];
+                }
                 if (turns && !none) {
                     const double p = (double)(load_number(b.at.v, b.p->v_type, from) * scale),
                                  r = (double)(load_number(b.at.v, b.p->v_type, from + half_of)
