@@ -218,7 +218,7 @@ static void spoil(const char *name, double *x, int64_t left)
     window = left;
     draw(11);
     struct attend a = made("path", LOCI_F32, false);
-    for (size_t s = 0; s < sizeof at / sizeof *at; s += LOCI_EMULATED ? 3 : 1) {
+    for (size_t s = LOCI_EMULATED ? 3 : 0; s < sizeof at / sizeof *at; s += LOCI_EMULATED ? 3 : 1) {
         const double before = x[at[s] * D + 2];
         x[at[s] * D + 2] = NAN;
         struct attend b = made("path", LOCI_F32, false);
