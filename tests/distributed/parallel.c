@@ -199,7 +199,7 @@ static void every_text(void)
             struct whole_call w;
             const struct form f = variant(&t, v);
             /* each encoding's example has all forms, other texts alternate */
-            const int often = LOCI_EMULATED ? 12 : LOCI_SLOW ? 4 : t.example ? 1 : 3;
+            const int often = LOCI_EMULATED ? 12 : LOCI_SLOW ? 4 : t.example ? 1 : 5;
             if (!walk_limited() && (t.next + v) % often) continue;
             if (!whole_make(&w, &f, t.next)) continue;
             /* some encodings reject such positions, or rows before the first key */
