@@ -29,7 +29,7 @@ static void quotients(double t, double *sinc, double *rest)
 /* a and b of a skew matrix, and the matrix of a and b.  The first column of the matrix is a + b,
  * its lower right corner a - b.  With n = 3 the former is 0.  The matrix always has four channels
  * 1, i, j, k.  With n = 3 channel 1 is absent, and its row and column are 0. */
-static void split(int n, const double *x, double *a, double *b)
+static inline void split(int n, const double *x, double *a, double *b)
 {
     double m[4][4] = { { 0 } };
     for (int r = 4 - n; r < 4; r++)
@@ -40,7 +40,7 @@ static void split(int n, const double *x, double *a, double *b)
         b[i] = (p[i] - q[i]) / 2;
     }
 }
-static void join(int n, const double *a, const double *b, double *x)
+static inline void join(int n, const double *a, const double *b, double *x)
 {
     double m[4][4] = { { 0 } };
     for (int i = 0; i < 3; i++) m[i + 1][0] = a[i] + b[i];
@@ -53,7 +53,7 @@ static void join(int n, const double *a, const double *b, double *x)
         for (int c = 4 - n; c < 4; c++) x[(r - (4 - n)) * n + c - (4 - n)] = m[r][c];
 }
 /* The matrix of v -> q v, or v -> v q. */
-static void multiply_by(const double *q, bool left, double m[4][4])
+static inline void multiply_by(const double *q, bool left, double m[4][4])
 {
     const double s = left ? 1 : -1;
     const double rows[4][4] = { { q[0], -q[1], -q[2], -q[3] },
@@ -62,23 +62,29 @@ static void multiply_by(const double *q, bool left, double m[4][4])
                                 { q[3], -s * q[2], s * q[1], q[0] } };
     memcpy(m, rows, sizeof rows);
 }
-/* e^a of an imaginary a is cos |a| + a sin |a| / |a|, a quaternion of length 1. */
-static void exp_quaternion(const double *a, double *q)
+/* e^a of an imaginary a is cos |a| + a sin |a| / |a|, a quaternion of length 1.  With n = 3 b = -a,
+ * and so e^b has the same cos and sin. */
+static inline void exp_quaternions(int n, const double *a, const double *b, double *p, double *q)
 {
-    const double length = sqrt(a[0] * a[0] + a[1] * a[1] + a[2] * a[2]);
-    double sinc, rest;
-    quotients(length, &sinc, &rest);
-    q[0] = cos(length);
-    for (int i = 0; i < 3; i++) q[i + 1] = sinc * a[i];
+    const double *of[2] = { a, b };
+    double *to[2] = { p, q }, sinc = 1;
+    for (int k = 0; k < 2; k++) {
+        const double *v = of[k];
+        if (!k || n == 4) {
+            const double t = sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]);
+            sinc = t == 0 ? 1 : sin(t) / t;
+            to[k][0] = cos(t);
+        } else to[k][0] = p[0];
+        for (int i = 0; i < 3; i++) to[k][i + 1] = sinc * v[i];
+    }
 }
 /* r = exp(x) by v -> p v q, p = e^a and q = e^b, as the product of two 4 x 4 matrices that
  * commute. */
-static void closed_form(int n, const double *x, double *r)
+static inline void closed_form(int n, const double *x, double *r)
 {
     double a[3], b[3], p[4], q[4], left[4][4], right[4][4];
     split(n, x, a, b);
-    exp_quaternion(a, p);
-    exp_quaternion(b, q);
+    exp_quaternions(n, a, b, p, q);
     multiply_by(p, true, left);
     multiply_by(q, false, right);
     for (int i = 4 - n; i < 4; i++)
@@ -92,7 +98,7 @@ static void closed_form(int n, const double *x, double *r)
 /* v <- the mean over s in 0 .. 1 of v rotated about `axis` by the angle 2 s |axis|, in the opposite
  * direction if `sign` is -1.  The part of v along the axis does not change.  The part across it is
  * multiplied by the means of cos and sin of the angle. */
-static void mean_rotation(const double *axis, double sign, double *v)
+static inline void mean_rotation(const double *axis, double sign, double *v)
 {
     const double length = sqrt(axis[0] * axis[0] + axis[1] * axis[1] + axis[2] * axis[2]);
     if (length == 0) return;
@@ -107,7 +113,7 @@ static void mean_rotation(const double *axis, double sign, double *v)
 }
 /* The skew part M - M^T of M = G exp(X)^T is split like X itself.  Then a is rotated by e^(-sa) .
  * e^(sa) and b by e^(sb) . e^(-sb), so each mean is one mean_rotation(). */
-static void closed_adjoint(int n, const double *x, const double *g, double *d)
+static inline void closed_adjoint(int n, const double *x, const double *g, double *d)
 {
     double r[16], skew[16], a[3], b[3], da[3], db[3];
     closed_form(n, x, r);
@@ -121,7 +127,9 @@ static void closed_adjoint(int n, const double *x, const double *g, double *d)
     split(n, x, a, b);
     split(n, skew, da, db);
     mean_rotation(a, -1, da);
-    mean_rotation(b, 1, db);
+    if (n == 4) mean_rotation(b, 1, db);
+    else
+        for (int i = 0; i < 3; i++) db[i] = -da[i]; /* as b = -a */
     join(n, da, db, d);
 }
 
@@ -195,10 +203,9 @@ static const double *series(int n, bool dual, add_product *add, double *work)
 
 void loci_exponential(int n, const double *x, double *r, double *work, add_product *add)
 {
-    if (n == 3 || n == 4) {
-        closed_form(n, x, r);
-        return;
-    }
+    if (n == 3) closed_form(3, x, r);
+    if (n == 4) closed_form(4, x, r);
+    if (n == 3 || n == 4) return;
     memcpy(work, x, sizeof *x * (size_t)(n * n));
     memcpy(r, series(n, false, add, work), sizeof *r * (size_t)(n * n));
 }
@@ -206,10 +213,9 @@ void loci_exponential(int n, const double *x, double *r, double *work, add_produ
 void loci_exponential_adjoint(int n, const double *x, const double *g, double *d, double *work,
                               add_product *add)
 {
-    if (n == 3 || n == 4) {
-        closed_adjoint(n, x, g, d);
-        return;
-    }
+    if (n == 3) closed_adjoint(3, x, g, d);
+    if (n == 4) closed_adjoint(4, x, g, d);
+    if (n == 3 || n == 4) return;
     /* The adjoint of exp at X is its derivative at X^T, and X^T = -X.  Only the skew part is
      * needed. */
     for (int i = 0; i < n * n; i++) {

@@ -11,15 +11,17 @@ static const struct matrices *matrices_of(const struct call *c, int x)
     return c->mem.scratch[c->plan->use[x].enc];
 }
 
-/* to[o] = sum over i of row[i] m[i][o], in place: one chain for each number,
- * with the outputs in the lanes. */
-INLINE void apply(int n, const real *restrict m, real *restrict row)
+/* Of each block to[o] = sum over i of row[i] m[i][o], in place: one chain for each number, with the
+ * outputs in the lanes. */
+INLINE void apply(int n, int count, const real *restrict m, real *restrict row)
 {
-    real to[MAX_BLOCK];
-    for (int o = 0; o < n; o++) to[o] = 0;
-    for (int i = 0; i < n; i++)
-        for (int o = 0; o < n; o++) to[o] = fma_(row[i], m[i * n + o], to[o]);
-    memcpy(row, to, sizeof(real) * (size_t)n);
+    for (int j = 0; j < count; j++, row += n, m += (ptrdiff_t)n * n) {
+        real to[MAX_BLOCK];
+        for (int o = 0; o < n; o++) to[o] = 0;
+        for (int i = 0; i < n; i++)
+            for (int o = 0; o < n; o++) to[o] = fma_(row[i], m[i * n + o], to[o]);
+        memcpy(row, to, sizeof(real) * (size_t)n);
+    }
 }
 /* Rotates all blocks of a row by the matrices of its slot: rows at one coordinate share a slot. */
 static void apply_all(const struct call *c, const struct matrices *w, const void *table,
@@ -29,7 +31,9 @@ static void apply_all(const struct call *c, const struct matrices *w, const void
     const int64_t slot = w->slot[!query][matrices_row(c, query, b, i)];
     const real *m =
         (const real *)table + (slot * w->groups + (w->groups > 1 ? kvh : 0)) * w->count * n * n;
-    for (int j = 0; j < w->count; j++) apply(n, m + (ptrdiff_t)j * n * n, row + j * n);
+    if (n == 3) apply(3, w->count, m, row);
+    else if (n == 4) apply(4, w->count, m, row);
+    else apply(n, w->count, m, row);
 }
 
 static void rotate(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h, bool query,
