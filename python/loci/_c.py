@@ -381,6 +381,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tables_size": (_Z, [_P, _N]),
     "prepare_on": (_I, [c.POINTER(Host), _P, _N, _P, _P, _E]),
     "pool_create": (_I, [c.POINTER(Host), _I]),
+    "pool_create_openmp": (_I, [c.POINTER(Host), _I, _P]),
     "pool_destroy": (None, [c.POINTER(Host)]),
     "workspace": (_Z, [_P, _CALL, _I]),
     "forward": (_I, [_P, _P, _P, _CALL]),

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from . import _c
+from . import _c, _plan
 
 LONG = 4e8  # products of two numbers for each thread, some ten milliseconds; starting a thread takes 0.05
 
@@ -35,7 +35,9 @@ def _run_aside(function: Callable[..., int], call: Any, arguments: tuple[Any, ..
     begun, running = _thread.allocate_lock(), _thread.allocate_lock()
     made: list[Any] = []
     before = call.host
-    host = _stoppable(before.contents if before else None, stop)
+    # a pool of loci: in a new thread OpenMP would start new threads, too
+    pool = _plan.pool_of(before.contents.threads, False) if before else None
+    host = _stoppable(pool.contents if pool else None, stop)
 
     def work() -> None:
         if not begun.acquire(False):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes as c
+import functools
 import itertools
 import math
 import os
@@ -65,7 +66,7 @@ thread = _Thread()
 
 POOLS = 4  # that stay for later calls, each of another number of threads
 _lock = threading.Lock()
-_pools: dict[int, Any] = {}
+_pools: dict[tuple[int, bool], Any] = {}  # by threads, and whether they are torch's
 _serials = itertools.count(1)
 _told: int | None = None
 
@@ -127,9 +128,36 @@ class _Pool(_c.Host):
             _c.lib.pool_destroy(c.byref(self))
 
 
-def _start(threads: int) -> Any:
+_forked = False
+
+
+@functools.cache
+def _openmp() -> Any:
+    """GOMP_parallel() of the OpenMP runtime that this process has loaded for torch, or None."""
+    return c.cast(c.CDLL(None).GOMP_parallel, c.c_void_p)
+
+
+def torch_runs(threads: int) -> bool:
+    """Whether a call may run on torch's threads: they spin after each of its operations, for longer than a short call
+    takes, and others would wait for a core meanwhile.  OpenMP's threads do not survive a fork, and its runtime may hang
+    in the child."""
+    torch = sys.modules.get("torch")
+    if torch is None or _forked or os.name != "posix" or not hasattr(torch, "get_num_threads"):
+        return False
+    if threads != torch.get_num_threads() or not torch.backends.openmp.is_available():
+        return False
+    try:
+        return _openmp() is not None
+    except (AttributeError, OSError):
+        return False
+
+
+def _start(threads: int, openmp: bool) -> Any:
     pool = _Pool()
-    status = _c.lib.pool_create(c.byref(pool), threads)
+    if openmp:
+        status = _c.lib.pool_create_openmp(c.byref(pool), threads, _openmp())
+    else:
+        status = _c.lib.pool_create(c.byref(pool), threads)
     if status:
         raise Error(f"{threads} threads cannot be started", _c.STATUS[status])
     pointer: Any = c.POINTER(_c.Host)(pool)
@@ -142,22 +170,28 @@ def host() -> Any:
     threads = get_num_threads()
     if threads == 1:
         return None
-    pool = _pools.get(threads)
+    return pool_of(threads, torch_runs(threads))
+
+
+def pool_of(threads: int, openmp: bool) -> Any:
+    """A pool of threads of its own, or of torch's."""
+    pool = _pools.get((threads, openmp))
     if pool is None:
         dropped = []  # destroyed when this function returns, without the lock
         with _lock:
-            pool = _pools.get(threads)
+            pool = _pools.get((threads, openmp))
             if pool is None:
                 while len(_pools) >= POOLS:
                     dropped.append(_pools.pop(next(iter(_pools))))
-                pool = _pools[threads] = _start(threads)
+                pool = _pools[threads, openmp] = _start(threads, openmp)
     return pool
 
 
 def _forget_pools() -> None:
     """Threads do not survive a fork, and a lock may have been held by one of them."""
-    global _lock
+    global _lock, _forked
     _lock = threading.Lock()
+    _forked = True
     _pools.clear()
     _forget_locks()
     _table_memo.forget_lock()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import importlib.util
 import os
 import subprocess
 import sys
@@ -69,6 +70,36 @@ class Process(unittest.TestCase):
             os._exit(0 if np.array_equal(loci.attention(*arrays), want) else 1)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.assertTrue(np.array_equal(loci.attention(*arrays), want))
+
+    @unittest.skipUnless(hasattr(os, "fork") and importlib.util.find_spec("torch"), "there is no fork, or no torch")
+    def test_threads_of_torch(self) -> None:
+        """Calls run on torch's OpenMP, except where it has another number of threads, and in a child after a fork, where
+        OpenMP may hang."""
+        code = """
+import os, signal, torch, loci
+from loci import _plan
+torch.set_num_threads(2)
+x = torch.randn(2, 4, 96, 32, generator=torch.Generator().manual_seed(1))
+def o(threads=None):
+    if threads:
+        loci.set_num_threads(threads)
+    return loci.attention(x, x, x, "alibi")
+by_torch = _plan.torch_runs(2)
+want = o()
+assert list(_plan._pools) == [(2, by_torch)], _plan._pools
+assert torch.equal(o(3), want) and list(_plan._pools) == [(2, by_torch), (3, False)]
+loci.set_num_threads(2)
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    os._exit(0 if torch.equal(o(), want) and list(_plan._pools) == [(2, False)] else 1)
+assert os.waitpid(child, 0)[1] == 0
+print(by_torch)
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        if sys.platform == "linux":
+            self.assertEqual(done.stdout, "True\n")
 
     def test_release(self) -> None:
         loci.set_num_threads(2)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* pool.c -- a host with threads of its own.
+/* pool.c -- a host with threads of its own, or on those of an OpenMP runtime.
  *
  * Each run() is a batch on its caller's stack.  It is linked into the pool while it has work left.
  * Workers and the caller draw indices from it by one atomic counter.  So several host threads may
@@ -36,6 +36,9 @@ struct pool {
     int spins;
     /* Threads do not survive a fork: the child runs its batches alone. */
     long owner;
+    /* GOMP_parallel(), which then runs all batches by `threads` threads; else NULL */
+    void (*parallel)(void (*)(void *), void *, unsigned, unsigned);
+    int threads;
     int workers;
     struct thread worker[];
 };
@@ -101,15 +104,21 @@ static void *worker(void *user)
     return NULL;
 }
 
+static void team_member(void *batch) { work_on(batch); }
+
 /* A forked child has no workers, so it runs its batches alone (`owner`). */
 static void run(void *user, int n, void (*job)(void *arg, int index), void *arg)
 {
     struct pool *p = user;
-    if (n <= 1 || p->workers == 0 || p->owner != loci_process()) {
+    if (n <= 1 || p->threads == 1 || p->owner != loci_process()) {
         for (int i = 0; i < n; i++) job(arg, i);
         return;
     }
     struct batch b = { .job = job, .arg = arg, .n = n };
+    if (p->parallel) { /* always the whole team, as a runtime may end the threads of a larger one */
+        p->parallel(team_member, &b, (unsigned)p->threads, 0);
+        return;
+    }
 
     mutex_lock(&p->lock);
     struct batch **end = &p->first;
@@ -149,12 +158,15 @@ static void end(struct pool *p, int workers)
     free(p);
 }
 
-loci_status loci_pool_create(loci_host *host, int threads)
+static loci_status create(loci_host *host, int threads,
+                          void (*parallel)(void (*)(void *), void *, unsigned, unsigned))
 {
     if (!host || threads < 1 || threads > MAX_THREADS) return LOCI_BAD_ARG;
-    int workers = threads - 1;
+    int workers = parallel ? 0 : threads - 1;
     struct pool *p = calloc(1, sizeof *p + (size_t)workers * sizeof *p->worker);
     if (!p) return LOCI_NO_MEMORY;
+    p->parallel = parallel;
+    p->threads = threads;
     /* values instead of calls, which could fail */
     p->lock = (struct mutex)MUTEX_INIT;
     p->work = p->left = (struct condition)CONDITION_INIT;
@@ -171,6 +183,14 @@ loci_status loci_pool_create(loci_host *host, int threads)
     }
     *host = (loci_host){ .run = run, .user = p, .threads = threads };
     return LOCI_OK;
+}
+
+loci_status loci_pool_create(loci_host *host, int threads) { return create(host, threads, NULL); }
+loci_status loci_pool_create_openmp(loci_host *host, int threads,
+                                    void (*parallel)(void (*body)(void *arg), void *arg,
+                                                     unsigned threads, unsigned flags))
+{
+    return parallel ? create(host, threads, parallel) : LOCI_BAD_ARG;
 }
 
 void loci_pool_destroy(loci_host *host)

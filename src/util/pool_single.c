@@ -18,6 +18,13 @@ loci_status loci_pool_create(loci_host *host, int threads)
     return LOCI_OK;
 }
 
+loci_status loci_pool_create_openmp(loci_host *host, int threads,
+                                    void (*parallel)(void (*body)(void *arg), void *arg,
+                                                     unsigned threads, unsigned flags))
+{
+    return parallel ? loci_pool_create(host, threads) : LOCI_BAD_ARG;
+}
+
 void loci_pool_destroy(loci_host *host)
 {
     if (host && host->run == run) *host = (loci_host){ 0 };

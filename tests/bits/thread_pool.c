@@ -125,6 +125,34 @@ static int starve(loci_host *host)
     return status == LOCI_NO_MEMORY && memcmp(&fresh, &before, sizeof fresh) == 0 ? 0 : 1;
 }
 
+/* What GOMP_parallel() does: all members of a team run the body.  The runtime may have fewer. */
+static unsigned team_size;
+static atomic_uint asked;
+static atomic_int teams;
+struct member {
+    void (*body)(void *);
+    void *arg;
+};
+static void *run_member(void *arg)
+{
+    const struct member *m = arg;
+    m->body(m->arg);
+    return NULL;
+}
+static void parallel(void (*body)(void *), void *arg, unsigned threads, unsigned flags)
+{
+    struct member m = { body, arg };
+    pthread_t thread[8];
+    const unsigned more = (team_size < threads ? team_size : threads) - 1;
+    (void)flags;
+    asked = threads;
+    teams++;
+    for (unsigned i = 0; i < more; i++)
+        if (pthread_create(&thread[i], NULL, run_member, &m)) exit(2);
+    body(arg);
+    for (unsigned i = 0; i < more; i++) pthread_join(thread[i], NULL);
+}
+
 int main(void)
 {
     loci_host host;
@@ -162,6 +190,24 @@ int main(void)
         CHECK_THAT(!host.user && !host.run, "destroy left the host standing (%d, 0)", threads[t]);
         loci_pool_destroy(&host);
     }
+    /* teams of a runtime, of which one is smaller than asked */
+    for (int members = 4; members > 0; members -= 3) {
+        team_size = (unsigned)members;
+        CHECK_THAT(loci_pool_create_openmp(&host, 4, parallel) == LOCI_OK && host.threads == 4,
+                   "create failed (4, %d)", members);
+        for (int i = 0; i < 6; i++) check_once(&host, items[i]);
+        check_nested(&host);
+        check_callers(&host);
+        CHECK_THAT(teams > 0 && asked == 4, "a team of 4 was not asked for (%d, %d)", (int)asked,
+                   teams);
+        CHECK_THAT(in_child(use_and_destroy, &host) == 0,
+                   "a forked child could not use the pool (4, %d)", members);
+        loci_pool_destroy(&host);
+        CHECK_THAT(!host.user && !host.run, "destroy left the host standing (4, %d)", members);
+    }
+    CHECK_THAT(loci_pool_create_openmp(&host, 4, NULL) == LOCI_BAD_ARG
+                   && loci_pool_create_openmp(&host, 0, parallel) == LOCI_BAD_ARG,
+               "a team without a runtime, or of nobody (%d, %d)", 0, 0);
     for (int i = 0; i < 50; i++) {
         CHECK_THAT(loci_pool_create(&host, 4) == LOCI_OK, "create failed (4, %d)", i);
         loci_pool_destroy(&host);
