@@ -1118,15 +1118,15 @@ DEV void add_node_rows(struct block b, const struct span *q, int row0, int tile,
     UNROLL for (int g = 0; g < GROUPS(TILE_ROWS, DIM); g++) {
         float c[1][8][4];
         sums(TILE_ROWS, 1, g, DIM, ds, keys, WIDER(DIM), n, r0, side, c);
-        for (int i = 0; !finite && i < 32; i++) {
-            const int r = lane_of(TILE_ROWS, r0, i / 4),
-                      d = channel_of(TILE_ROWS, side, g) + i % 4;
-            float sum = 0;
-            for (int k = 0; k < n && d < DIM; k++)
-                if (ds[k * TILE_ROWS + r] != 0)
-                    sum = fma_(keys[k * WIDER(DIM) + d], ds[k * TILE_ROWS + r], sum);
-            c[0][i / 4][i % 4] = sum;
-        }
+        for (int j = 0; !finite && j < 8; j++)
+            for (int i = 0; i < 4; i++) {
+                const int r = lane_of(TILE_ROWS, r0, j), d = channel_of(TILE_ROWS, side, g) + i;
+                float sum = 0;
+                for (int k = 0; k < n && d < DIM; k++)
+                    if (ds[k * TILE_ROWS + r] != 0)
+                        sum = fma_(keys[k * WIDER(DIM) + d], ds[k * TILE_ROWS + r], sum);
+                c[0][j][i] = sum;
+            }
         UNROLL for (int j = 0; j < 8; j++) {
             const int mine = way_of(b, q, row0 + lane_of(TILE_ROWS, r0, j), tile) == way;
             UNROLL for (int i = 0; i < 4; i++)

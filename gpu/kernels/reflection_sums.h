@@ -216,13 +216,14 @@ DEV void sum_matrices(struct block b)
                 float c[1][8][4];
                 if (!go) continue;
                 sums(KEYS, 1, g, DIM, a, u, WIDER(DIM), TILE_ROWS, r0, side, c);
-                for (int i = 0; !*flag && i < 32; i++) {
-                    const int m = lane_of(KEYS, r0, i / 4), d = channel_of(KEYS, side, g) + i % 4;
-                    float sum = 0;
-                    for (int r = 0; r < rows && d < DIM; r++)
-                        sum = add_unless_zero(a[r * KEYS + m], u[r * WIDER(DIM) + d], sum);
-                    c[0][i / 4][i % 4] = sum;
-                }
+                for (int j = 0; !*flag && j < 8; j++)
+                    for (int i = 0; i < 4; i++) {
+                        const int m = lane_of(KEYS, r0, j), d = channel_of(KEYS, side, g) + i;
+                        float sum = 0;
+                        for (int r = 0; r < rows && d < DIM; r++)
+                            sum = add_unless_zero(a[r * KEYS + m], u[r * WIDER(DIM) + d], sum);
+                        c[0][j][i] = sum;
+                    }
                 UNROLL for (int j = 0; j < 8; j++)
                     UNROLL for (int i = 0; i < 4; i++)
                         MINE.part[g][j][i] = MINE.part[g][j][i] + c[0][j][i];
@@ -326,8 +327,8 @@ DEV void unreflect_nodes(struct block b)
 }
 
 /* Numbers of a key of a tile: gradients on their way, negative, in the place of sums over rows that
- * have been added up; dy, doubles, in the place of two of them. */
-enum { MINUS_DZ, MINUS_DK, MINUS_DW, DOUBLE_DY };
+ * have been added up; dy, doubles, in the place of the last two of them. */
+enum { MINUS_DZ, MINUS_DK, MINUS_DW, DOUBLE_DY = 4 };
 struct tile_back {
     const struct span *q;
     int kvh, key0;

@@ -333,7 +333,7 @@ static const char *const texts[] = {
     "path+alibi+cape:hidden=4",
     "path+fox+ssmax:bias=1",
     "softcap:cap=2+path+sba:remainder=value",
-    "path+alibi:slopes=both+sink",
+    "path+alibi:slopes=keys+sink",
     "t5:bidirectional=1+path+fire",
 };
 
