@@ -268,10 +268,10 @@ DEV void unreflect_nodes(struct block b)
     if (!REFLECTS) return;
     const int tile = b.x / b.p->kv_heads, kvh = b.x % b.p->kv_heads, level = b.p->form;
     const struct span q = span_of(b, BY_KTILE, tile);
-    const int J = tile - q.ktile, below = level - 1, half = 1 << below, middle = J + half,
-              last = middle + half - 1, whole = is_passed(&q, last + 1);
+    const int J = tile - q.ktile, below = level - 1, size = 1 << below, middle = J + size,
+              last = middle + size - 1, whole = is_passed(&q, last + 1);
     SHARED float *keys = b.room;
-    if ((J & (2 * half - 1)) || !is_passed(&q, middle)) return;
+    if ((J & (2 * size - 1)) || !is_passed(&q, middle)) return;
     GLOBAL float *gradient = node_gradient(b, &q, kvh, level, last),
                  *left = node_gradient(b, &q, kvh, below, middle - 1),
                  *right = node_gradient(b, &q, kvh, below, last);
