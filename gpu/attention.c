@@ -343,6 +343,36 @@ static loci_status reflect_keys(const struct gpu_call *g, enum pass pass)
     return LOCI_OK;
 }
 
+/* What passes back over them read: rows at the ends of their nodes. */
+static loci_status walk_reflected(const struct gpu_call *g, enum pass pass)
+{
+    const struct params *p = &g->params;
+    if (!reflects_rows(g->call.plan)) return LOCI_OK;
+    return run(g, pass, "reflect_rows", (int64_t)p->tiles * p->heads,
+               reflected_room(p->rows, p->dim).size, &g->arrays, p);
+}
+/* After these passes: sums over their rows. */
+static loci_status sum_reflected(const struct gpu_call *g, enum pass pass)
+{
+    const struct params *p = &g->params;
+    const int64_t groups = (int64_t)p->ktiles * p->kv_heads;
+    if (!reflects_rows(g->call.plan) || !g->arrays.dk) return LOCI_OK;
+    TRY(run(g, pass, "sum_own_tiles", groups, own_room_size(), &g->arrays, p));
+    return run(g, pass, "sum_matrices", groups * tiles(p->dim, KEYS), matrix_room_size(p->dim),
+               &g->arrays, p);
+}
+/* And from nodes to their children, down to the keys. */
+static loci_status unreflect_keys(const struct gpu_call *g, enum pass pass)
+{
+    struct params p = g->params;
+    const int64_t groups = (int64_t)p.ktiles * p.kv_heads;
+    if (!reflects_rows(g->call.plan) || !g->arrays.dk) return LOCI_OK;
+    for (p.form = LEVELS; p.form > 0; p.form--)
+        TRY(run(g, pass, "unreflect_nodes", groups, KEYS * p.dim, &g->arrays, &p));
+    return run(g, pass, "unreflect_tiles", groups, unreflect_room_size(p.dim), &g->arrays,
+               &g->params);
+}
+
 /* Products of rows of q and of keys with vectors, for the terms that look them up. */
 static loci_status multiply_vectors(const struct gpu_call *g)
 {
@@ -1221,7 +1251,9 @@ static loci_status pass_over_rows(const struct gpu_call *narrow, enum pass pass)
         const bool first = g->direct || p->stick >= 0 || p->scan >= 0 || p->mix >= 0;
         if (at.dq || k.parts || at.dmask || (first && !form))
             TRY(run(g, pass, "backward_rows", tiles_of_rows(g) * p->heads,
-                    rows_room(p->dim, p->value_dim).size + walk_room(g), &at, &k));
+                    rows_room(p->dim, p->value_dim).size + walk_room(g)
+                        + (reflects_rows(g->call.plan) ? walk_room_size(TILE_ROWS, p->dim) : 0),
+                    &at, &k));
     }
     return LOCI_OK;
 }
@@ -1256,6 +1288,7 @@ static loci_status mixed_passes(const struct gpu_call *g, enum pass pass)
         if (g->mix.part >= 0) TRY(run_rows(&takes, pass, "add_mixed", 0));
         TRY(pass_over_rows(&takes, pass));
         TRY(pass_over_keys(&takes, pass));
+        TRY(sum_reflected(&takes, pass));
         TRY(sum_inputs(&takes, pass));
     }
     return LOCI_OK;
@@ -1282,6 +1315,8 @@ static loci_status backward_pass(struct gpu_call *g)
     TRY(sum_gates(g, pass));
     TRY(clear_sums(g));
     TRY(clear_apart(g));
+    TRY(reflect_keys(g, pass));
+    TRY(walk_reflected(g, pass));
     if (!stick)
         TRY(run(g, pass, "row_sums", tiles(c->B * c->Lq, threads) * p->heads, 0, &g->arrays, p));
     TRY(turn_outputs(g, pass, c->g.dout.data, of_view(c->g.dout), g->at.o,
@@ -1301,7 +1336,7 @@ static loci_status backward_pass(struct gpu_call *g)
                                 g->in.error));
     }
     const bool carries = stick || p->scan >= 0,
-               rows_first = carries || fades_rows(c->plan); /* keys read what rows leave */
+               rows_first = carries || c->plan->moves >= 0; /* keys read what rows leave */
     if (p->mix >= 0) {
         TRY(mixed_passes(g, pass));
     } else {
@@ -1309,7 +1344,9 @@ static loci_status backward_pass(struct gpu_call *g)
         if (rows_first) TRY(pass_over_rows(g, pass));
         TRY(pass_over_keys(g, pass));
         if (!rows_first) TRY(pass_over_rows(g, pass));
+        TRY(sum_reflected(g, pass));
     }
+    TRY(unreflect_keys(g, pass));
     if (fades_rows(c->plan) && g->arrays.dk)
         TRY(run(g, pass, "unstage_keys", (int64_t)p->ktiles * p->kv_heads, 0, &g->arrays, p));
     if (stick) TRY(heir_values(g, pass));

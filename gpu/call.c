@@ -847,7 +847,8 @@ static void lay_out_moves(struct gpu_call *g, struct arena *a, bool sums)
     const size_t heads = (size_t)c->plan->heads, keys = (size_t)(c->B * c->Lk) * heads,
                  rows = (size_t)(c->B * c->Lq) * heads, dim = (size_t)c->plan->dim;
     const size_t kv_heads = (size_t)c->plan->kv_heads, kv_keys = keys / heads * kv_heads,
-                 ktiles = loci_most_ktiles(c);
+                 ktiles = loci_most_ktiles(c), back = g->backward ? sizeof(float) : 0,
+                 nodes = LEVELS + (size_t)tiles(c->Lk, SPAN * KEYS);
     struct {
         int64_t *at;
         size_t count, each;
@@ -856,7 +857,7 @@ static void lay_out_moves(struct gpu_call *g, struct arena *a, bool sums)
         { &use->gate_sums, 2 * keys * dim, sizeof(double), true, false },
         { &use->gate_part, 2 * keys * dim, sizeof(float), true, false },
         { &use->staged_gradients, keys * dim, sizeof(float), true, false },
-        { &use->row_gradients, rows * dim, g->backward ? sizeof(float) : 0, false, false },
+        { &use->row_gradients, rows * dim, back, false, false },
         { &use->staged, keys * dim, sizeof(float), false, false },
         { &use->tile_factors, heads * ktiles * dim, sizeof(float), false, false },
         { &use->carries_of_rows, rows * (size_t)tiles(c->Lk, CHUNK) * dim, sizeof(float), false,
@@ -864,7 +865,20 @@ static void lay_out_moves(struct gpu_call *g, struct arena *a, bool sums)
         { &use->few, 2 * REFLECTED_TOGETHER * kv_keys, sizeof(float), false, true },
         { &use->carried, (LEVELS + 1) * kv_keys * dim, sizeof(float), false, true },
         { &use->matrices, 2 * kv_heads * ktiles * dim * dim, sizeof(float), false, true },
+        { &use->tile_parts, 6 * kv_keys * dim, sizeof(float), true, true },
+        { &use->tile_sums, 6 * kv_keys * dim, sizeof(double), true, true },
+        { &use->beta_parts, kv_keys, sizeof(float), true, true },
+        { &use->beta_sums, kv_keys, sizeof(double), true, true },
+        { &use->matrix_sums, kv_heads * ktiles * dim * dim, sizeof(double), true, true },
+        { &use->matrix_gradients, 2 * kv_heads * ktiles * dim * dim, back, false, true },
+        { &use->reflected, nodes * rows * dim, back, false, true },
+        { &use->returned, (nodes + 1) * rows * dim, back, false, true },
+        { &use->own_pairs, 6 * rows * KEYS, back, false, true },
+        { &use->tile_y, kv_keys * dim, 2 * back, false, true },
+        { &use->tile_products, kv_keys * KEYS, 2 * back, false, true },
+        { &use->tile_turns, kv_keys * REFLECTED_TOGETHER, 2 * back, false, true },
     };
+    use->nodes = (int32_t)nodes;
     for (int i = 0; i < COUNT(list) && c->plan->moves >= 0; i++) {
         if (list[i].sums != sums || list[i].reflects != reflects_rows(c->plan)) continue;
         *list[i].at = (int64_t)a->used;
@@ -1327,8 +1341,6 @@ static loci_status check_grad(const loci_gpu_plan *there, const loci_call *in,
     CHECK(e, !grad->dae || FOURS(p->value_dim) + p->dim <= 256, LOCI_UNSUPPORTED,
           "gradients of ae run on a GPU where dim %d and value_dim %d together are at most 256",
           p->dim, p->value_dim);
-    CHECK(e, !reflects_rows(p), LOCI_UNSUPPORTED, "gradients with %s do not run on a GPU yet",
-          p->enc[p->use[p->moves].enc].pe->name);
     for (int x = 0; x < p->uses; x++) {
         if (p->use[x].term != TERM_scan) continue;
         CHECK(e, p->enc[p->use[x].enc].opt[SCAN_GATES] == GATES_K, LOCI_UNSUPPORTED,

@@ -213,6 +213,13 @@ static int first_term(const struct params *p, const struct gpu_use *use)
     const int term = p->uses ? use[0].term : -1;
     return term == GPU_CHANNEL_GATES || term == GPU_REFLECTIONS ? term : -1;
 }
+/* PoCL takes more than ten minutes for the backward program of path that is for all plans, and one
+ * for the program of a plan. */
+static bool has_own_program(const loci_gpu_plan *g, enum pass pass)
+{
+    return pass == PASS_BACKWARD_INPUTS && reflects_rows(g->plan)
+        && g->gpu->backend != &loci_gpu_host;
+}
 /* What shape.h wants to know.  Programs of the host read it from the call. */
 static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_plan *g,
                           const struct params *p, const struct gpu_use *use)
@@ -240,7 +247,7 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
                      "#define LOCI_MIXES %d\n",
                      kernels[pass], first_term(p, use), p->mix >= 0);
     if (g->gpu->facts.processor) n += snprintf(to + n, room - (size_t)n, "#define LOCI_LOOPS\n");
-    if (g->general) return (size_t)n;
+    if (g->general && !has_own_program(g, pass)) return (size_t)n;
     n += snprintf(to + n, room - (size_t)n, "#define LOCI_GROUP_THREADS %d\n",
                   loci_gpu_threads(g, pass));
     for (int i = 0; i < COUNT(constants); i++)

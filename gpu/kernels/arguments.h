@@ -33,6 +33,11 @@ enum { THREADS = 128 };
     K(unstage_keys)                                                                                \
     K(reflect_tiles)                                                                               \
     K(reflect_nodes)                                                                               \
+    K(reflect_rows)                                                                                \
+    K(sum_own_tiles)                                                                               \
+    K(sum_matrices)                                                                                \
+    K(unreflect_nodes)                                                                             \
+    K(unreflect_tiles)                                                                             \
     K(backward_inputs)                                                                             \
     K(finish_factors)                                                                              \
     K(query_frequencies)                                                                           \
@@ -77,7 +82,8 @@ enum { THREADS = 128 };
     K(query_frequencies) K(key_frequencies) K(add_frequencies) K(place_gradients)             \
     K(polar_rows) K(key_phases) K(fade_keys) K(heir_values) K(stage_keys) K(walk_rows)             \
     K(unstage_keys) K(grade_rows) K(unmix_pairs) K(add_mixed) K(state_rows)            \
-    K(unturn_states)
+    K(unturn_states) K(reflect_tiles) K(reflect_nodes) K(reflect_rows) K(sum_own_tiles)            \
+    K(sum_matrices) K(unreflect_nodes) K(unreflect_tiles)
 #define CACHE_KERNELS(K) K(rotate_rows) K(polar_rows) K(store_rows)
 #define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
 
@@ -193,9 +199,17 @@ struct gpu_use {
     int64_t staged, tile_factors, carries_of_rows;
     int64_t staged_gradients, row_gradients, gate_part, gate_sums;
     /* reflections, likewise: matrices of FEW keys, [B][kv heads][k_len][2][FEW]; keys carried to
-     * the ends of nodes, [levels][B][kv heads][k_len][dim], and matrices of nodes, by their last
-     * tiles, [2][kv heads][ktiles][dim][dim] */
-    int64_t few, carried, matrices;
+     * the ends of nodes, [levels][B][kv heads][k_len][dim], and matrices of nodes,
+     * [2][kv heads][ktiles][dim][dim].  Backward, rows at the ends of `nodes` nodes,
+     * [nodes][B][H][q_len][dim], and their gradients at the starts, with those at the start of the
+     * own tile last; numbers of pairs in own tiles, [6][B][H][q_len][KEYS]; sums of an item by key,
+     * [6][B][kv heads][k_len][dim], and of all, doubles; the same for beta, one by key; gradients
+     * of matrices, doubles by the last tiles of their nodes, and as the matrices are.  Of tiles,
+     * doubles by key: y, dim of them, KEYS products of w, and FEW of TURNS. */
+    int64_t few, carried, matrices, reflected, returned, own_pairs;
+    int64_t tile_parts, tile_sums, beta_parts, beta_sums, matrix_sums, matrix_gradients;
+    int64_t tile_y, tile_products, tile_turns;
+    int32_t nodes;
     int64_t direct;           /* totals that no part has: the first one; -1: not wanted */
     int8_t term;       /* in the order in which scores meet them */
     int8_t multiplies; /* distance: a factor of the score */

@@ -188,6 +188,34 @@ DEV void take_class(struct block b, const struct span *q, int row0, int key0, in
         }
 }
 
+/* The same of the rows that go a way over the keys, of path. */
+DEV void take_way(struct block b, const struct span *q, int row0, int key0, int way, int by_key,
+                  const SHARED float *lanes, const SHARED float *others, int tid, float (*to)[8])
+{
+    float s[PAIR_OTHERS][8];
+    const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
+    product(KEYS, lanes, others, WIDER(DIM), FOURS(DIM), r0, side, s);
+    for (int i = 0; i < OTHERS(KEYS); i++)
+        for (int j = 0; j < 8; j++) {
+            const int lane = lane_of(KEYS, r0, j), other = other_of(KEYS, side, i);
+            if (way_of(b, q, row0 + (by_key ? other : lane), key0 / KEYS) == way)
+                to[i][j] = s[i][j];
+        }
+}
+/* And of the rows that own the tile: reflect_rows() has kept their scores. */
+DEV void take_own(struct block b, const struct span *q, int h, int row0, int key0, int n,
+                  int by_key, int tid, float (*to)[8])
+{
+    const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
+    for (int i = 0; i < OTHERS(KEYS); i++)
+        for (int j = 0; j < 8; j++) {
+            const int lane = lane_of(KEYS, r0, j), other = other_of(KEYS, side, i),
+                      row = row0 + (by_key ? other : lane), k = by_key ? lane : other;
+            if (k < n && way_of(b, q, row, key0 / KEYS) == REFLECT_OWN)
+                to[i][j] = own_numbers(b, OWN_SCORE, q, h, row)[k];
+        }
+}
+
 /* dp: of values with dO.  Of states that are values, too, the same in a product of its own. */
 DEV void product_values(struct block b, int lanes, const SHARED float *lane_rows,
                         const SHARED float *others, int r0, int at, float (*c)[8])
@@ -380,6 +408,75 @@ DEV void grade_pairs(struct block b, struct keys_room at, const struct span *q, 
         }
     }
 }
+/* path: sums by key, of list number `which`, of an item, and of all.  Lists: keys of nodes by
+ * level, then k and w of own tiles. */
+enum { OWN_KEYS = NODE_LEVELS, OWN_W, TILE_LISTS };
+DEV int64_t tile_number(struct block b, int which, const struct span *q, int kvh)
+{
+    const int64_t entry = (int64_t)which * b.p->batch + q->b;
+    return ((entry * b.p->kv_heads + kvh) * b.p->k_len + q->k0) * DIM;
+}
+DEV GLOBAL float *tile_part(struct block b, int which, const struct span *q, int kvh)
+{
+    return (GLOBAL float *)(b.at.apart + USE(0).tile_parts) + tile_number(b, which, q, kvh);
+}
+DEV GLOBAL double *tile_sum(struct block b, int which, const struct span *q, int kvh)
+{
+    return (GLOBAL double *)(b.at.apart + USE(0).tile_sums) + tile_number(b, which, q, kvh);
+}
+DEV void join_tile_parts(struct block b, const struct span *q, int kvh, int first, int end,
+                         int key0, int keys, int tid)
+{
+    for (int which = first; which < end; which++) {
+        GLOBAL float *part = tile_part(b, which, q, kvh) + (int64_t)key0 * DIM;
+        GLOBAL double *sum = tile_sum(b, which, q, kvh) + (int64_t)key0 * DIM;
+        for (int i = tid; i < keys * DIM; i += THREADS) {
+            sum[i] = sum[i] + (double)part[i];
+            part[i] = 0;
+        }
+    }
+}
+DEV int finite_pairs(const SHARED float *ds, int tid)
+{
+    float zero = 0;
+    for (int i = tid; i < TILE_ROWS * KEYS; i += THREADS) zero = zero + ds[i] * 0.0f;
+    return zero == 0.0f;
+}
+/* Pairs of rows that do not read the tile in an older block, whose lanes are keys, or rows. */
+DEV void clear_other_ways(struct block b, const struct span *q, int row0, int key0, int by_row,
+                          int tid, SHARED float *ds)
+{
+    for (int i = tid; i < TILE_ROWS * KEYS; i += THREADS)
+        if (way_of(b, q, row0 + (by_row ? i % TILE_ROWS : i / KEYS), key0 / KEYS)
+            != REFLECT_BLOCK)
+            ds[i] = 0;
+}
+/* Adds a tile of rows, of which those of other ways are 0, to the gradient of keys at the end of
+ * their node.  What is not finite does not reach what it has a factor of 0 for. */
+DEV void add_node_keys(struct block b, const struct span *q, int kvh, int level, int key0, int keys,
+                       int rows, int finite, const SHARED float *ds, const SHARED float *u,
+                       int tid)
+{
+    GLOBAL float *part = tile_part(b, level, q, kvh) + (int64_t)key0 * DIM;
+    const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
+    for (int g = 0; g < GROUPS(KEYS, DIM); g++) {
+        float c[1][8][4];
+        sums(KEYS, 1, g, DIM, ds, u, WIDER(DIM), rows, r0, side, c);
+        UNROLL for (int j = 0; j < 8; j++)
+            UNROLL for (int i = 0; i < 4; i++) {
+                const int key = lane_of(KEYS, r0, j), d = channel_of(KEYS, side, g) + i;
+                float sum = c[0][j][i];
+                if (key >= keys || d >= DIM) continue;
+                if (!finite) {
+                    sum = 0;
+                    for (int r = 0; r < rows; r++)
+                        if (ds[r * KEYS + key] != 0 && u[r * WIDER(DIM) + d] != 0)
+                            sum = fma_(ds[r * KEYS + key], u[r * WIDER(DIM) + d], sum);
+                }
+                part[key * DIM + d] = part[key * DIM + d] + sum;
+            }
+    }
+}
 DEV int whole_tile(struct block b, const struct span *q, struct row_tile t, int key0, int keys)
 {
     return q->nq - t.row0 >= TILE_ROWS && keys == KEYS
@@ -418,6 +515,7 @@ DEV void backward_keys(struct block b)
             fetch_rows(b, &q, t, 1, whole_tile(b, &q, t, key0, keys), tid, b.room + at.dout, flag);
         COPIES_DONE
     END
+    int touched = 0; /* some rows of the item have read the keys in a node of their block */
     while (t.item >= 0) {
         const int rows = least(q.nq - t.row0, TILE_ROWS),
                   whole = whole_tile(b, &q, t, key0, keys);
@@ -429,6 +527,10 @@ DEV void backward_keys(struct block b)
                           others = grid_of(b.room + at.q, WIDER(DIM), 1);
         const int own = GATED && owns_tile(b, &q, t.row0, rows, key0 / KEYS),
                   ends = next.item != t.item || (GATED && next.h != t.h);
+        const int ways = REFLECTS ? ways_of(b, &q, t.row0, rows, key0 / KEYS) : 0,
+                  several = ways != 1 << REFLECT_BLOCK, blocks = ways >> REFLECT_BLOCK & 1,
+                  nodes = ways & ((1 << REFLECT_BLOCK) - (1 << REFLECT_NODE));
+        touched |= nodes;
         PHASE(tid)
             if (apart) fetch_rows(b, &q, t, 0, whole, tid, b.room + at.q, flag);
             if (GATED)
@@ -463,6 +565,34 @@ DEV void backward_keys(struct block b)
                 && !whole)
                 *flag = 0;
         END_IF
+        if (REFLECTS) {
+            int way = next_way(ways, REFLECT_OWN);
+            PHASE(tid)
+                if (!load_reflected_rows(b, &q, t.h, t.row0, rows, TILE_ROWS, key0 / KEYS, ALL_WAYS,
+                                         tid, others)
+                    && !whole && !several)
+                    *flag = 0;
+                if (tid == 0) flag[2] = 1;
+            END
+            do {
+                const int go = way < WAYS && !MIXES;
+                PHASE(tid)
+                    if (go)
+                        load_across(carried_keys(b, &q, kvh, way - REFLECT_NODE), key0, keys, KEYS,
+                                    DIM, 1.0f, tid, b.room + at.k);
+                END
+                PHASE(tid)
+                    if (go)
+                        take_way(b, &q, t.row0, key0, way, 1, b.room + at.k, b.room + at.q, tid,
+                                 MINE.s);
+                END
+                way = next_way(ways, way);
+            } while (way < WAYS);
+            PHASE(tid)
+                if (ways >> REFLECT_OWN & 1 && !MIXES)
+                    take_own(b, &q, t.h, t.row0, key0, keys, 1, tid, MINE.s);
+            END
+        }
         const struct tile_classes classes = classes_of(b, &q, t.row0, rows, key0, keys);
         int form = MIXES ? classes.most : classes.least;
         if (MAYBE(FORMS > 1)) do {
@@ -510,7 +640,8 @@ DEV void backward_keys(struct block b)
         PHASE(tid)
             float s[PAIR_OTHERS][8];
             const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
-            const int made = FORMS > 1 || SCAN >= 0 || own || MIXES; /* scores are in MINE.s */
+            const int made = FORMS > 1 || SCAN >= 0 || own || MIXES
+                          || REFLECTS; /* scores are in MINE.s */
             if (MIXES) {
                 load_pairs(b, MIX.mixed, &q, t.h, t.row0, key0, r0, side, 1, MINE.p);
                 load_pairs(b, MIX.scores, &q, t.h, t.row0, key0, r0, side, 1, MINE.s);
@@ -595,8 +726,36 @@ DEV void backward_keys(struct block b)
                                 key0 / KEYS, 1.0f, -1, 0, tid, NULL_AT, others);
             }
         END_IF
+        if (REFLECTS) {
+            int way = b.at.dk ? next_way(nodes, REFLECT_OWN) : (int)WAYS;
+            do {
+                const int go = way < WAYS;
+                PHASE(tid)
+                    if (go
+                        && (!load_reflected_rows(b, &q, t.h, t.row0, rows, TILE_ROWS, key0 / KEYS,
+                                                 way, tid, others)
+                            || !finite_pairs(b.room + at.ds, tid)))
+                        flag[2] = 0;
+                END
+                PHASE(tid)
+                    if (go)
+                        add_node_keys(b, &q, kvh, way - REFLECT_NODE, key0, keys, rows, flag[2],
+                                      b.room + at.ds, b.room + at.q, tid);
+                END
+                way = next_way(nodes, way);
+            } while (way < WAYS);
+            PHASE(tid)
+                if (several && blocks) {
+                    clear_other_ways(b, &q, t.row0, key0, 0, tid, b.room + at.ds);
+                    if (!load_reflected_rows(b, &q, t.h, t.row0, rows, TILE_ROWS, key0 / KEYS,
+                                             REFLECT_BLOCK, tid, others)
+                        && !whole)
+                        *flag = 0;
+                }
+            END
+        }
         PHASE_IF(tid, !apart)
-            if (b.at.dk)
+            if (b.at.dk && (!REFLECTS || blocks))
                 add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.ds, b.room + at.q,
                          WIDER(DIM), DIM, tid, MINE.dk);
         END_IF
@@ -631,7 +790,7 @@ DEV void backward_keys(struct block b)
             if (next.item >= 0 && apart)
                 fetch_rows(b, &q, next, 1, whole_tile(b, &q, next, key0, keys), tid,
                            b.room + at.dout, flag + 1);
-            if (b.at.dk && apart && FORMS < 2)
+            if (b.at.dk && apart && FORMS < 2 && (!REFLECTS || blocks))
                 add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.ds, b.room + at.q,
                          WIDER(DIM), DIM, tid, MINE.dk);
             if (ends && GATED && b.at.dk) {
@@ -644,6 +803,8 @@ DEV void backward_keys(struct block b)
                 if (b.at.dk && !GATED) add_item(b.at.dk, dk, keys, DIM, !begun, 0, tid, MINE.dk);
                 clear_item(DIM, MINE.dk);
             }
+            if (REFLECTS && ends && b.at.dk && touched)
+                join_tile_parts(b, &q, kvh, 0, NODE_LEVELS, key0, keys, tid);
             if (next.item != t.item) {
                 if (b.at.dv)
                     add_item(b.at.dv, dv, keys, VALUE_DIM, !begun, doubles, tid, MINE.dv);
@@ -664,6 +825,7 @@ DEV void backward_keys(struct block b)
             COPIES_DONE
         END_IF
         begun |= next.item != t.item;
+        if (ends) touched = 0;
         t = next;
     }
     PHASE(tid)
@@ -871,6 +1033,176 @@ DEV void unfade_rows(struct block b, const struct span *q, int row0, int rows, i
     clear_item(DIM, part);
 }
 
+/* path: dq of rows goes to shared memory, [channel][row], while it moves over keys. */
+DEV void store_gradients(struct block b, int tid, float (*part)[8][4], SHARED float *to)
+{
+    const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
+    UNROLL for (int g = 0; g < GROUPS(TILE_ROWS, DIM); g++)
+        UNROLL for (int j = 0; j < 8; j++)
+            UNROLL for (int i = 0; i < 4; i++) {
+                const int d = channel_of(TILE_ROWS, side, g) + i;
+                if (d < DIM) to[d * TILE_ROWS + lane_of(TILE_ROWS, r0, j)] = part[g][j][i];
+            }
+}
+/* Rows that own the tile come back. */
+DEV void load_own_gradients(struct block b, const struct span *q, int row0, int tile, int tid,
+                            const SHARED float *from, float (*part)[8][4])
+{
+    const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
+    UNROLL for (int j = 0; j < 8; j++) {
+        const int r = lane_of(TILE_ROWS, r0, j),
+                  own = way_of(b, q, row0 + r, tile) == REFLECT_OWN;
+        UNROLL for (int g = 0; g < GROUPS(TILE_ROWS, DIM); g++)
+            UNROLL for (int i = 0; i < 4; i++) {
+                const int d = channel_of(TILE_ROWS, side, g) + i;
+                if (own && d < DIM) part[g][j][i] = from[d * TILE_ROWS + r];
+            }
+    }
+}
+/* The gradients of rows of some ways, at the start of a node or of their own tile, for
+ * kernels/reflection_sums.h.  Which rows have one that is not 0? */
+DEV void keep_gradients(struct block b, const struct span *q, int h, int row0, int rows, int tile,
+                        int ways, int tid, struct walk_room walk)
+{
+    for (int i = tid; i < rows * DIM; i += THREADS) {
+        const int r = i / DIM, d = i % DIM, way = way_of(b, q, row0 + r, tile);
+        if (way < REFLECT_OWN || !(ways >> way & 1)) continue;
+        gated_row(b, USE(0).returned,
+                  way == REFLECT_OWN ? USE(0).nodes : list_of_way(way, tile), q, h, row0 + r)[d] =
+            walk.next[d * TILE_ROWS + r];
+    }
+    for (int r = tid; r < TILE_ROWS; r += THREADS) {
+        int any = 0;
+        for (int d = 0; d < DIM; d++) any |= walk.next[d * TILE_ROWS + r] != 0;
+        walk.floor[r] = (float)any;
+    }
+}
+/* From the start of a node to its end, for rows of a way: chains over the rows of its matrix, those
+ * from m0 on. */
+DEV void return_over_node(struct block b, const struct span *q, int row0, int tile, int way, int m0,
+                          const SHARED float *matrix, struct walk_room walk, int tid,
+                          float (*part)[8][4])
+{
+    const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
+    const int n = least(DIM - m0, KEYS);
+    UNROLL for (int g = 0; g < GROUPS(TILE_ROWS, DIM); g++) {
+        float c[8][4];
+        const int d = channel_of(TILE_ROWS, side, g);
+        UNROLL for (int j = 0; j < 8; j++)
+            UNROLL for (int i = 0; i < 4; i++) c[j][i] = m0 ? part[g][j][i] : 0.0f;
+        for (int m = 0; m < n && d < DIM; m++) {
+            float y[8];
+            const four x = load_four(matrix + m * WIDER(DIM) + d);
+            load_lanes(walk.next + (m0 + m) * TILE_ROWS + r0, HALF(TILE_ROWS), y);
+            UNROLL for (int j = 0; j < 8; j++) {
+                c[j][0] = fma_(x.x, y[j], c[j][0]);
+                c[j][1] = fma_(x.y, y[j], c[j][1]);
+                c[j][2] = fma_(x.z, y[j], c[j][2]);
+                c[j][3] = fma_(x.w, y[j], c[j][3]);
+            }
+        }
+        UNROLL for (int j = 0; j < 8; j++) {
+            const int r = lane_of(TILE_ROWS, r0, j), mine = way_of(b, q, row0 + r, tile) == way;
+            UNROLL for (int i = 0; i < 4; i++)
+                if (mine) part[g][j][i] = walk.floor[r] == 0 ? 0.0f : c[j][i];
+        }
+    }
+}
+/* Rows of a way and the keys of their node.  What is not finite does not reach rows that have a
+ * factor of 0 for it. */
+DEV void add_node_rows(struct block b, const struct span *q, int row0, int tile, int way, int n,
+                       int finite, const SHARED float *keys, const SHARED float *ds, int tid,
+                       float (*part)[8][4])
+{
+    const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
+    UNROLL for (int g = 0; g < GROUPS(TILE_ROWS, DIM); g++) {
+        float c[1][8][4];
+        sums(TILE_ROWS, 1, g, DIM, ds, keys, WIDER(DIM), n, r0, side, c);
+        for (int j = 0; !finite && j < 8; j++)
+            for (int i = 0; i < 4; i++) {
+                const int r = lane_of(TILE_ROWS, r0, j), d = channel_of(TILE_ROWS, side, g) + i;
+                float sum = 0;
+                for (int k = 0; k < n && d < DIM; k++)
+                    if (ds[k * TILE_ROWS + r] != 0)
+                        sum = fma_(keys[k * WIDER(DIM) + d], ds[k * TILE_ROWS + r], sum);
+                c[0][j][i] = sum;
+            }
+        UNROLL for (int j = 0; j < 8; j++) {
+            const int mine = way_of(b, q, row0 + lane_of(TILE_ROWS, r0, j), tile) == way;
+            UNROLL for (int i = 0; i < 4; i++)
+                if (mine) part[g][j][i] = part[g][j][i] + c[0][j][i];
+        }
+    }
+}
+/* Products of gradients of rows with w of FEW keys of their own tile. */
+DEV void turn_dots(struct block b, const struct span *q, int kvh, int row0, int key0, int first,
+                   int n, struct walk_room walk, int tid)
+{
+    const GLOBAL float *w = reflect_w(b, q, kvh) + (int64_t)(key0 + first) * DIM;
+    for (int i = tid; i < FEW * TILE_ROWS; i += THREADS) {
+        const int j = i / TILE_ROWS, r = i % TILE_ROWS;
+        float y = 0;
+        if (first + j >= n || way_of(b, q, row0 + r, key0 / KEYS) != REFLECT_OWN) continue;
+        for (int d = 0; d < DIM; d++) y = fma_(w[j * DIM + d], walk.next[d * TILE_ROWS + r], y);
+        walk.dots[i] = y;
+    }
+}
+/* The thread of a row: what each of the FEW keys gives to its gradient.  ds: [key][row]. */
+DEV void turn_few(struct block b, const struct span *q, int h, int kvh, int row0, int key0,
+                  int first, int n, const SHARED float *ds, struct walk_room walk, int row)
+{
+    const GLOBAL float *by = few_of(b, q, kvh) + (int64_t)(key0 + first) * 2 * FEW,
+                       *beta = reflect_beta(b, q, kvh) + key0 + first;
+    const GLOBAL double *turns =
+        doubles_by_key(b, USE(0).tile_turns, q, kvh, FEW) + (int64_t)(key0 + first) * FEW;
+    const int all = least(n - first, FEW), newest = newest_key(b, q, row0 + row) - key0 - first;
+    if (way_of(b, q, row0 + row, key0 / KEYS) != REFLECT_OWN) return;
+    for (int j = 0; j < all; j++) {
+        float sum = 0;
+        for (int m = 0; m < all; m++) {
+            const float g = ds[(first + m) * TILE_ROWS + row];
+            if (g != 0) sum = fma_(by[m * 2 * FEW + j], g, sum);
+        }
+        sum = walk.dots[j * TILE_ROWS + row] + sum;
+        walk.dots[j * TILE_ROWS + row] = j <= newest ? sum : 0.0f;
+    }
+    for (int j = 0; j < all; j++) {
+        float turn = 0;
+        for (int m = 0; m < all; m++)
+            turn = fma_((float)turns[j * FEW + m], walk.dots[m * TILE_ROWS + row], turn);
+        const float back = j <= newest ? -beta[j] * turn : 0.0f;
+        walk.parts[j * TILE_ROWS + row] = back;
+        own_numbers(b, OWN_GRADIENT, q, h, row0 + row)[first + j] =
+            ds[(first + j) * TILE_ROWS + row];
+        own_numbers(b, OWN_TURN, q, h, row0 + row)[first + j] = j <= newest ? turn : 0.0f;
+        own_numbers(b, OWN_BACK, q, h, row0 + row)[first + j] = back;
+    }
+}
+/* The gradients of rows behind the FEW keys. */
+DEV void return_few(struct block b, const struct span *q, int kvh, int row0, int key0, int first,
+                    int n, const SHARED float *ds, struct walk_room walk, int tid)
+{
+    const GLOBAL float *w = reflect_w(b, q, kvh) + (int64_t)(key0 + first) * DIM;
+    const struct rows_at k = key_rows(b, q, kvh);
+    for (int i = tid; i < DIM * TILE_ROWS; i += THREADS) {
+        const int d = i / TILE_ROWS, r = i % TILE_ROWS;
+        float sum = 0, a = walk.next[i];
+        if (way_of(b, q, row0 + r, key0 / KEYS) != REFLECT_OWN) continue;
+        for (int j = 0; j < least(n - first, FEW); j++) {
+            const float back = walk.parts[j * TILE_ROWS + r];
+            if (back != 0) sum = fma_(w[j * DIM + d], back, sum);
+        }
+        a = a + sum;
+        sum = 0;
+        for (int j = 0; j < least(n - first, FEW); j++) {
+            const float g = ds[(first + j) * TILE_ROWS + r];
+            if (g != 0)
+                sum = fma_(load_number(k.at, k.type, row_offset(k, key0 + first + j) + d), g, sum);
+        }
+        walk.next[i] = a + sum;
+    }
+}
+
 DEV void backward_rows(struct block b)
 {
     PRIVATE(struct rows_mine);
@@ -882,8 +1214,9 @@ DEV void backward_rows(struct block b)
     const struct rows_at
         rows_q = view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, Q_TYPE, b.p->wide),
         rows_dout = view_rows(b.at.dout, b.p->dout, q.b, h, q.q0 + row0, O_TYPE, b.p->wide),
-        rows_k = GATED ? staged_keys(b, &q, h)
-                       : view_rows(b.at.k, b.p->k, q.b, kvh, q.k0, K_TYPE, b.p->wide),
+        rows_k = GATED      ? staged_keys(b, &q, h)
+               : REFLECTS ? carried_keys(b, &q, kvh, NODE_LEVELS)
+                          : view_rows(b.at.k, b.p->k, q.b, kvh, q.k0, K_TYPE, b.p->wide),
         rows_v = view_rows(b.at.v, b.p->v, q.b, kvh, q.k0, V_TYPE, b.p->wide),
         dq = view_rows(b.at.dq, b.p->dq, q.b, h, q.q0 + row0, GPU_F32, 0);
     const int64_t list = ((int64_t)q.b * b.p->heads + h) * b.p->q_len + q.q0 + row0;
@@ -901,7 +1234,8 @@ DEV void backward_rows(struct block b)
     const int apart = at.k != at.v; /* keys and values have room side by side */
     const int weights = VALUES && !MIXES && b.p->p_by_distance >= 0; /* vectors of values learn */
     const int again = MIXES && b.p->form > 0; /* gradients of scores have gone back to products */
-    SHARED float *carry = b.room + at.size + (STICK ? STICK_ROOM : 0); /* of GATED */
+    SHARED float *carry = b.room + at.size + (STICK ? STICK_ROOM : 0); /* of rows that move */
+    const struct walk_room walk = walk_room_of(b, at.size + (STICK ? STICK_ROOM : 0));
 
     PHASE(tid)
         load_across(rows_q, 0, rows, TILE_ROWS, DIM, 1.0f, tid, b.room + at.q);
@@ -935,7 +1269,7 @@ DEV void backward_rows(struct block b)
                   to = none ? 0
                             : least(seen.last / KEYS, chunk * (CHUNK / KEYS) + CHUNK / KEYS - 1);
         PHASE(tid)
-            clear_item(DIM, MINE.dq);
+            if (!REFLECTS || chunk == oldest) clear_item(DIM, MINE.dq); /* or dq goes on */
         END
         for (int j = from; j <= to; j++) {
             const int key0 = j * KEYS, n = least(seen.last + 1 - key0, KEYS);
@@ -946,24 +1280,80 @@ DEV void backward_rows(struct block b)
             const struct grid lanes = grid_of(b.room + at.q, 1, TILE_ROWS),
                               others = grid_of(b.room + at.k, WIDER(DIM), 1);
             const int own = GATED && owns_tile(b, &q, row0, rows, j);
+            const int ways = REFLECTS ? ways_of(b, &q, row0, rows, j) : 0,
+                      begun = REFLECTS ? nodes_begun(ways, j) : 0,
+                      owned = ways >> REFLECT_OWN & 1, blocks = ways >> REFLECT_BLOCK & 1,
+                      nodes = ways & ((1 << REFLECT_BLOCK) - (1 << REFLECT_NODE));
             PHASE(tid)
-                if (tid == 0) ((SHARED int *)b.room)[at.flag] = 1;
+                if (tid < 2) ((SHARED int *)b.room)[at.flag + tid] = 1;
                 if (FADES && (j == from || ends_block(b, j, 0)))
                     fade_lanes(b, &q, h, row0, rows, j, TILE_ROWS, 1.0f, -1, tid, b.room + at.q);
                 if (GATED)
                     load_moved_rows(b, &q, h, rows_q, row0, rows, TILE_ROWS, j, 1.0f, -1, 0, tid,
                                     carry, lanes);
+                if (REFLECTS)
+                    load_reflected_rows(b, &q, h, row0, rows, TILE_ROWS, j, ALL_WAYS, tid, lanes);
             END
             PHASE(tid)
-                if (apart) fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
+                if (apart && !REFLECTS) fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
                 product_values(b, TILE_ROWS, b.room + at.dout, b.room + at.v,
                                first_lane(TILE_ROWS, tid), place(TILE_ROWS, tid), MINE.ds);
                 COPIES_DONE
             END
-            PHASE_IF(tid, !apart)
+            PHASE_IF(tid, !apart && !REFLECTS)
                 fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
                 COPIES_DONE
             END_IF
+            if (REFLECTS) {
+                int way = next_way(begun, REFLECT_OWN);
+                PHASE(tid)
+                    if (begun) store_gradients(b, tid, MINE.dq, carry);
+                END
+                PHASE(tid)
+                    if (begun) keep_gradients(b, &q, h, row0, rows, j, begun, tid, walk);
+                END
+                do { /* back over the nodes that begin here */
+                    const int go = way < WAYS;
+                    int m0 = 0;
+                    do {
+                        PHASE(tid)
+                            if (go)
+                                load_rows(matrix_rows(b, &q, kvh, way, j), m0,
+                                          least(DIM - m0, KEYS), KEYS, DIM, WIDER(DIM), tid,
+                                          b.room + at.k);
+                        END
+                        PHASE(tid)
+                            if (go)
+                                return_over_node(b, &q, row0, j, way, m0, b.room + at.k, walk, tid,
+                                                 MINE.dq);
+                        END
+                        m0 += KEYS;
+                    } while (go && m0 < DIM);
+                    way = next_way(begun, way);
+                } while (way < WAYS);
+                way = next_way(ways, REFLECT_OWN);
+                do {
+                    const int go = way < WAYS;
+                    PHASE(tid)
+                        if (go && way < REFLECT_BLOCK
+                            && !load_rows(carried_keys(b, &q, kvh, way - REFLECT_NODE), key0, n,
+                                          KEYS, DIM, WIDER(DIM), tid, b.room + at.k))
+                            ((SHARED int *)b.room)[at.flag + 1] = 0;
+                        if (way == REFLECT_BLOCK)
+                            fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
+                        COPIES_DONE
+                    END
+                    PHASE(tid)
+                        if (go)
+                            take_way(b, &q, row0, key0, way, 0, b.room + at.q, b.room + at.k, tid,
+                                     MINE.s);
+                    END
+                    way = next_way(ways, way);
+                } while (way < WAYS);
+                PHASE(tid)
+                    if (owned) take_own(b, &q, h, row0, key0, n, 0, tid, MINE.s);
+                END
+            }
             const struct tile_classes classes = classes_of(b, &q, row0, rows, key0, n);
             int form = classes.least;
             if (MAYBE(FORMS > 1)) do {
@@ -1014,7 +1404,7 @@ DEV void backward_rows(struct block b)
                 float weight[PAIR_OTHERS][8];
                 const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
                 open_terms(b, h, state);
-                if (FORMS < 2 && SCAN < 0 && !own)
+                if (FORMS < 2 && SCAN < 0 && !own && !REFLECTS)
                     product(TILE_ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0,
                             side, MINE.s);
                 if (STICK && !MIXES) open_stick_pairs(b, &q, h, pairs, tid, MINE.s, MINE.ds);
@@ -1195,6 +1585,54 @@ DEV void backward_rows(struct block b)
                 if (own) fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
                 COPIES_DONE
             END_IF
+            if (REFLECTS) {
+                int first = 0, way = next_way(nodes, REFLECT_OWN);
+                PHASE(tid)
+                    if (owned) store_gradients(b, tid, MINE.dq, carry);
+                END
+                PHASE(tid)
+                    if (owned) keep_gradients(b, &q, h, row0, rows, j, 1 << REFLECT_OWN, tid, walk);
+                END
+                do { /* back over the keys of an own tile */
+                    const int go = owned && first < n;
+                    PHASE(tid)
+                        if (go) turn_dots(b, &q, kvh, row0, key0, first, n, walk, tid);
+                    END
+                    PHASE(tid)
+                        for (int r = tid; go && r < rows; r += THREADS)
+                            turn_few(b, &q, h, kvh, row0, key0, first, n, b.room + at.s, walk, r);
+                    END
+                    PHASE(tid)
+                        if (go)
+                            return_few(b, &q, kvh, row0, key0, first, n, b.room + at.s, walk, tid);
+                    END
+                    first += FEW;
+                } while (owned && first < n);
+                PHASE(tid)
+                    if (owned) load_own_gradients(b, &q, row0, j, tid, carry, MINE.dq);
+                END
+                do {
+                    const int go = way < WAYS;
+                    PHASE(tid)
+                        if (go)
+                            load_rows(carried_keys(b, &q, kvh, way - REFLECT_NODE), key0, n, KEYS,
+                                      DIM, WIDER(DIM), tid, b.room + at.k);
+                    END
+                    PHASE(tid)
+                        if (go)
+                            add_node_rows(b, &q, row0, j, way, n,
+                                          ((SHARED int *)b.room)[at.flag + 1], b.room + at.k,
+                                          b.room + at.s, tid, MINE.dq);
+                    END
+                    way = next_way(nodes, way);
+                } while (way < WAYS);
+                PHASE(tid)
+                    if (blocks && nodes) fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
+                    if (blocks && (nodes || owned))
+                        clear_other_ways(b, &q, row0, key0, 1, tid, b.room + at.s);
+                    COPIES_DONE
+                END
+            }
             PHASE_IF(tid, FORMS > 1) /* dq of one form */
                 load_key_form(b, &q, kvh, key0, n, b.p->form, 0, WIDER(DIM), tid, b.room + at.k);
                 mask_class(b, &q, row0, key0, b.p->form, 1, tid, b.room + at.s, b.room + at.s);
@@ -1207,6 +1645,7 @@ DEV void backward_rows(struct block b)
                               VALUE_DIM, WIDER(VALUE_DIM), tid, b.room + at.v);
                 UNROLL for (int g = 0; g < GROUPS(TILE_ROWS, DIM); g++) {
                     float c[1][8][4];
+                    if (REFLECTS && !blocks) continue;
                     sums(TILE_ROWS, 1, g, DIM, b.room + at.s, b.room + at.k, WIDER(DIM), n, r0,
                          side, c);
                     for (int j2 = 0; !finite && j2 < 8; j2++) {
@@ -1257,7 +1696,8 @@ DEV void backward_rows(struct block b)
                                   d = channel_of(TILE_ROWS, side, g) + i;
                         if (!b.at.dq || r >= rows || d >= DIM) continue;
                         GLOBAL float *at_dq = (GLOBAL float *)b.at.dq + first + r * dq.row + d;
-                        float all = (chunk == oldest && !FADES ? 0.0f : *at_dq) + MINE.dq[g][j2][i];
+                        float all = MINE.dq[g][j2][i];
+                        if (!REFLECTS) all = (chunk == oldest && !FADES ? 0.0f : *at_dq) + all;
                         if (GATED && chunk == newest)
                             gated_row(b, USE(0).row_gradients, 0, &q, h, row0 + r)[d] = all;
                         if (chunk == newest && factor && b.p->factor_part < 0)

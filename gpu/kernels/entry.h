@@ -9,6 +9,7 @@
 #include "kernels/mix_back.h"
 #include "kernels/polar.h"
 #include "kernels/probes.h"
+#include "kernels/reflection_sums.h"
 #include "kernels/states.h"
 #include "kernels/store.h"
 #include "kernels/vectors_back.h"

@@ -247,9 +247,9 @@ DEV void score_reflected(struct block b, struct forward_room at, const struct sp
                          int row0, int rows, int key0, int n, int ways)
 {
     const struct walk_room walk = walk_room_of(b, at.size);
-    const int tile = key0 / KEYS, own = ways >> REFLECT_OWN & 1, begun = nodes_begun(ways, tile);
+    const int tile = key0 / KEYS;
     SHARED float *u = b.room + at.q, *s = b.room + at.s;
-    int way = next_way(ways, REFLECT_OWN), first = own ? (n - 1) / FEW * FEW : 0;
+    int way = next_way(ways, REFLECT_OWN);
     do {
         const int go = way < WAYS;
         PHASE(tid)
@@ -262,46 +262,8 @@ DEV void score_reflected(struct block b, struct forward_room at, const struct sp
         END
         way = next_way(ways, way);
     } while (way < WAYS);
-    do {
-        PHASE(tid)
-            if (own) dot_few(b, q, kvh, row0, key0, first, n, walk, u, tid, s);
-        END
-        PHASE(tid)
-            for (int r = tid; own && r < rows; r += THREADS)
-                meet_few(b, q, kvh, row0, key0, first, n, walk, r, s);
-        END
-        PHASE(tid)
-            if (own) pass_few(b, q, kvh, row0, key0, first, n, walk, tid, u);
-        END
-        first -= FEW;
-    } while (first >= 0);
-    way = next_way(begun, REFLECT_OWN);
-    do {
-        const int go = way < WAYS;
-        int d0 = 0;
-        do {
-            PHASE(tid)
-                if (go)
-                    load_rows(matrix_rows(b, q, kvh, way, tile), d0, least(DIM - d0, KEYS), KEYS,
-                              DIM, WIDER(DIM), tid, b.room + at.k);
-            END
-            PHASE(tid)
-                float c[MOST_OTHERS][8];
-                const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
-                if (go)
-                    product(ROWS, u, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side, c);
-                for (int i = 0; go && i < OTHERS(ROWS) * 8; i++) {
-                    const int d = d0 + other_of(ROWS, side, i / 8);
-                    if (d < DIM) walk.next[d * ROWS + lane_of(ROWS, r0, i % 8)] = c[i / 8][i % 8];
-                }
-            END
-            d0 += KEYS;
-        } while (go && d0 < DIM);
-        PHASE(tid)
-            if (go) step_rows(b, q, row0, tile, way, walk, tid, u);
-        END
-        way = next_way(begun, way);
-    } while (way < WAYS);
+    meet_own_tile(b, q, 0, kvh, row0, rows, key0, n, ways >> REFLECT_OWN & 1, 0, walk, u, s);
+    step_over_nodes(b, q, kvh, row0, tile, nodes_begun(ways, tile), walk, u, b.room + at.k);
 }
 
 DEV void forward(struct block b)

@@ -116,6 +116,32 @@ DEV void backward_inputs(struct block b)
             PHASE_IF(tid, FADES)
                 fade_rows(b, &q, row0, rows, key0 / KEYS, WIDER(DIM), tid, b.room + at.q);
             END_IF
+            if (REFLECTS) {
+                const int ways = MIXES ? 0 : ways_of(b, &q, row0, rows, key0 / KEYS);
+                int way = next_way(ways, REFLECT_OWN);
+                PHASE(tid)
+                    load_reflected_rows(b, &q, h, row0, rows, TILE_ROWS, key0 / KEYS, ALL_WAYS, tid,
+                                        others);
+                END
+                do {
+                    const int go = way < WAYS;
+                    PHASE(tid)
+                        if (go)
+                            load_across(carried_keys(b, &q, kvh, way - REFLECT_NODE), key0, keys,
+                                        KEYS, DIM, 1.0f, tid, b.room + at.k);
+                    END
+                    PHASE(tid)
+                        if (go)
+                            take_way(b, &q, row0, key0, way, 1, b.room + at.k, b.room + at.q, tid,
+                                     MINE.s);
+                    END
+                    way = next_way(ways, way);
+                } while (way < WAYS);
+                PHASE(tid)
+                    if (ways >> REFLECT_OWN & 1)
+                        take_own(b, &q, h, row0, key0, keys, 1, tid, MINE.s);
+                END
+            }
             const struct tile_classes classes = classes_of(b, &q, row0, rows, key0, keys);
             int form = MIXES ? classes.most : classes.least;
             if (MAYBE(FORMS > 1)) do {
@@ -166,7 +192,7 @@ DEV void backward_inputs(struct block b)
                 const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
                 open_terms(b, h, state);
                 if (MIXES) load_pairs(b, MIX.biases, &q, h, row0, key0, r0, side, 1, MINE.ds);
-                if (FORMS < 2 && SCAN < 0 && !own && !MIXES)
+                if (FORMS < 2 && SCAN < 0 && !own && !MIXES && !REFLECTS)
                     product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM), r0, side,
                             MINE.s);
                 if (STICK && !MIXES) open_stick_pairs(b, &q, h, pairs, tid, MINE.s, MINE.ds);

@@ -7,7 +7,7 @@
 #ifndef LOCI_GPU_KERNELS_REFLECTIONS_H
 #define LOCI_GPU_KERNELS_REFLECTIONS_H
 
-#include "kernels/gates.h"
+#include "kernels/channel_gates.h"
 
 /* The term comes first. */
 #define REFLECTS (FIRST_TERM == GPU_REFLECTIONS)
@@ -20,7 +20,8 @@ enum reflect_way {
     REFLECT_LATER = -1,
     REFLECT_OWN,
     REFLECT_NODE,
-    WAYS = REFLECT_NODE + NODE_LEVELS + 1
+    REFLECT_BLOCK = REFLECT_NODE + NODE_LEVELS,
+    WAYS
 };
 
 /* ---- Inputs, and memory of the call ---------------------------------------------------------- */
@@ -52,13 +53,19 @@ DEV struct rows_at carried_keys(struct block b, const struct span *q, int kvh, i
     return view_rows(b.at.apart + USE(0).carried + level * b.p->batch * s.batch * 4, s, q->b, kvh,
                      q->k0, GPU_F32, DIM % 4 == 0);
 }
-/* The matrix of the node of a level that ends with a tile.  Of those that end together each second
- * one shares its memory; the largest is a left child or a block, and stays. */
+/* The matrix of the node of a level that ends with a tile, or its gradient: left children and
+ * blocks are found by their last tiles, right children by their first ones, so no two share it. */
+DEV GLOBAL float *node_at(struct block b, int64_t from, const struct span *q, int kvh, int level,
+                          int last)
+{
+    const int right = level < NODE_LEVELS && (last >> level & 1),
+              tile = right ? last + 1 - (1 << level) : last;
+    return (GLOBAL float *)(b.at.apart + from)
+         + (((int64_t)right * b.p->kv_heads + kvh) * b.p->ktiles + q->ktile + tile) * DIM * DIM;
+}
 DEV GLOBAL float *node_matrix(struct block b, const struct span *q, int kvh, int level, int last)
 {
-    return (GLOBAL float *)(b.at.apart + USE(0).matrices)
-         + (((int64_t)(level % 2) * b.p->kv_heads + kvh) * b.p->ktiles + q->ktile + last) * DIM
-               * DIM;
+    return node_at(b, USE(0).matrices, q, kvh, level, last);
 }
 /* The matrix that takes rows of a way to the start of their node, which begins with a tile. */
 DEV struct rows_at matrix_rows(struct block b, const struct span *q, int kvh, int way, int tile)
@@ -76,6 +83,13 @@ DEV int reading_level(int tile, int level)
 {
     while (level < NODE_LEVELS && (tile >> level & 1)) level++;
     return level;
+}
+/* `each` doubles of every key of a kv head. */
+DEV GLOBAL double *doubles_by_key(struct block b, int64_t from, const struct span *q, int kvh,
+                                  int each)
+{
+    return (GLOBAL double *)(b.at.apart + from)
+         + (((int64_t)q->b * b.p->kv_heads + kvh) * b.p->k_len + q->k0) * each;
 }
 DEV float least_part(float x)
 {
@@ -129,8 +143,23 @@ DEV void make_dots(struct reflect_room r, const GLOBAL float *beta, int first, i
         r.dots[j * FEW + column] = x;
     }
 }
+/* A column of TURNS, oldest key first, for a backward pass. */
+DEV void make_turns(struct reflect_room r, const GLOBAL float *beta, int first, int n, int column,
+                    GLOBAL double *turns)
+{
+    for (int j = 0; j < FEW; j++) {
+        double x = j == column ? 1.0 : 0.0;
+        for (int m = 0; m < j; m++) {
+            const int key = first + m;
+            const double g = r.gram[m * KEYS + first + j],
+                         by = g * (key < n && !r.bad[key] ? (double)beta[key] : 0.0);
+            x -= by * turns[m * FEW + column];
+        }
+        if (first + j < n) turns[j * FEW + column] = x;
+    }
+}
 /* Of a tile of keys of a kv head: what rows read that meet its keys, and if they pass it, its keys
- * carried to its end, and its matrix. */
+ * carried to its end, and its matrix.  Backward, it keeps what the gradients of the tile need. */
 DEV void reflect_tiles(struct block b)
 {
     const int tile = b.x / b.p->kv_heads, kvh = b.x % b.p->kv_heads;
@@ -142,6 +171,7 @@ DEV void reflect_tiles(struct block b)
                        *beta = reflect_beta(b, &q, kvh) + key0;
     const int passed = is_passed(&q, J + 1), level = reading_level(J, 0),
               carries = is_passed(&q, ((J >> level) + 1) << level);
+    const int keeps = b.at.delta != 0;
     GLOBAL float *few = few_of(b, &q, kvh) + (int64_t)key0 * 2 * FEW;
     PHASE(tid)
         for (int i = tid; i < KEYS; i += THREADS)
@@ -168,10 +198,17 @@ DEV void reflect_tiles(struct block b)
                 }
                 r.gram[j * KEYS + m] = gram;
                 r.kw[j * KEYS + m] = m > first + j ? kw : 0.0f;
+                if (keeps && first + j < n)
+                    doubles_by_key(b, USE(0).tile_products, &q, kvh,
+                                   KEYS)[(int64_t)(key0 + first + j) * KEYS + m] = gram;
             }
         END
         PHASE(tid)
             if (tid < FEW) make_dots(r, beta, first, n, tid);
+            if (tid < FEW && keeps)
+                make_turns(r, beta, first, n, tid,
+                           doubles_by_key(b, USE(0).tile_turns, &q, kvh, FEW)
+                               + (int64_t)(key0 + first) * FEW);
         END
         PHASE(tid)
             for (int i = tid; i < FEW * FEW; i += THREADS)
@@ -195,6 +232,9 @@ DEV void reflect_tiles(struct block b)
                 for (int m = 0; m < FEW; m++)
                     sum = fmad_(r.dots[j * FEW + m], r.rest[m * DIM + d], sum);
                 r.z[first * DIM + i] = r.bad[first + j] ? 0.0 : (double)beta[first + j] * sum;
+                if (keeps)
+                    doubles_by_key(b, USE(0).tile_y, &q, kvh,
+                                   DIM)[(int64_t)(key0 + first) * DIM + i] = sum;
             }
         END
         PHASE(tid)
@@ -298,6 +338,63 @@ DEV int nodes_begun(int ways, int tile)
     return set;
 }
 
+/* What rows leave for a backward pass.  Their lists: nodes of their own block by level, then older
+ * blocks. */
+DEV int list_of_way(int way, int tile)
+{
+    return way < REFLECT_BLOCK ? way - REFLECT_NODE : NODE_LEVELS + tile / BLOCK_TILES;
+}
+/* Is a tile the newest one of the node that rows of a way read it in? */
+DEV int ends_node(int way, int tile)
+{
+    const int size = way < REFLECT_NODE ? 1 : 1 << (way - REFLECT_NODE);
+    return way >= REFLECT_NODE && (tile & (size - 1)) == size - 1;
+}
+/* Numbers of a row with the keys of its own tile: its score, w u, and -beta of that, which it takes
+ * from the row; the gradient of the score, w a, and -beta of that. */
+enum own_number { OWN_SCORE, OWN_DOT, OWN_PART, OWN_GRADIENT, OWN_TURN, OWN_BACK };
+DEV GLOBAL float *own_numbers(struct block b, int which, const struct span *q, int h, int row)
+{
+    return (GLOBAL float *)(b.at.apart + USE(0).own_pairs)
+         + ((((int64_t)which * b.p->batch + q->b) * b.p->heads + h) * b.p->q_len + q->q0 + row)
+               * KEYS;
+}
+/* Rows of a list, from row0 on. */
+DEV struct rows_at rows_of_list(struct block b, int64_t from, int list, const struct span *q, int h,
+                                int row0)
+{
+    struct strides s;
+    s.row = DIM;
+    s.head = (int64_t)b.p->q_len * DIM;
+    s.batch = b.p->heads * s.head;
+    return view_rows(b.at.apart + from + list * b.p->batch * s.batch * 4, s, q->b, h, q->q0 + row0,
+                     GPU_F32, DIM % 4 == 0);
+}
+/* Rows as the keys of a tile read them that are carried to the end of its node, of one way or of
+ * all; others, and those of `all` beyond `rows`, are 0.  True if all that this thread reads are
+ * finite. */
+enum { ALL_WAYS = -1 };
+DEV int load_reflected_rows(struct block b, const struct span *q, int h, int row0, int rows,
+                            int all, int tile, int only, int tid, struct grid to)
+{
+    int finite = 1;
+    for (int i = tid; i < all * (FOURS(DIM) / 4); i += THREADS) {
+        const int r = i % all, d = i / all * 4,
+                  way = r < rows ? way_of(b, q, row0 + r, tile) : REFLECT_LATER;
+        SHARED float *x = to.at + r * to.one + d * to.channel;
+        four y = four_of(0, 0, 0, 0);
+        if (way >= REFLECT_NODE && (only == ALL_WAYS || way == only))
+            y = load_four_at(
+                rows_of_list(b, USE(0).reflected, list_of_way(way, tile), q, h, row0), r, d, DIM);
+        finite &= finite_four(y);
+        x[0] = y.x;
+        x[to.channel] = y.y;
+        x[2 * to.channel] = y.z;
+        x[3 * to.channel] = y.w;
+    }
+    return finite;
+}
+
 /* Numbers of rows behind those of the pass: rows as a step makes them, [channel][ROWS], what keys
  * together take from them, [2][FEW][ROWS], and the least size of their numbers. */
 struct walk_room {
@@ -344,9 +441,10 @@ DEV void dot_few(struct block b, const struct span *q, int kvh, int row0, int ke
         r.dots[i] = y;
     }
 }
-/* The thread of a row: what each of the FEW keys takes from it, and their scores. */
-DEV void meet_few(struct block b, const struct span *q, int kvh, int row0, int key0, int first,
-                  int n, struct walk_room r, int row, SHARED float *s)
+/* The thread of a row: what each of the FEW keys takes from it, and their scores.  keep: for a
+ * backward pass, too. */
+DEV void meet_few(struct block b, const struct span *q, int h, int kvh, int row0, int key0,
+                  int first, int n, int keep, struct walk_room r, int row, SHARED float *s)
 {
     const GLOBAL float *by = few_of(b, q, kvh) + (int64_t)(key0 + first) * 2 * FEW,
                        *w = reflect_w(b, q, kvh) + (int64_t)(key0 + first) * DIM,
@@ -365,6 +463,7 @@ DEV void meet_few(struct block b, const struct span *q, int kvh, int row0, int k
         for (int m = 0; m < all; m++)
             sum = fma_(by[j * 2 * FEW + FEW + m], r.dots[m * ROWS + row], sum);
         r.parts[j * ROWS + row] = from_floor(minus * sum, r.floor[row]);
+        if (keep) own_numbers(b, OWN_DOT, q, h, row0 + row)[first + j] = j > spoilt ? sum : NAN;
     }
     for (int j = 0; j < all; j++) {
         SHARED float *score = s + (first + j) * ROWS + row;
@@ -374,6 +473,10 @@ DEV void meet_few(struct block b, const struct span *q, int kvh, int row0, int k
         *score = j < spoilt ? NAN : *score + sum;
     }
     for (int j = 0; j <= spoilt; j++) r.parts[j * ROWS + row] = NAN;
+    for (int j = 0; keep && j < all; j++) {
+        own_numbers(b, OWN_PART, q, h, row0 + row)[first + j] = r.parts[j * ROWS + row];
+        own_numbers(b, OWN_SCORE, q, h, row0 + row)[first + j] = s[(first + j) * ROWS + row];
+    }
 }
 /* The rows behind the FEW keys.  Keys that take nothing may have a w that is not finite. */
 DEV void pass_few(struct block b, const struct span *q, int kvh, int row0, int key0, int first,
@@ -397,6 +500,96 @@ DEV void step_rows(struct block b, const struct span *q, int row0, int tile, int
     for (int i = tid; i < DIM * ROWS; i += THREADS)
         if (way_of(b, q, row0 + i % ROWS, tile) == way)
             u[i] = from_floor(r.next[i], r.floor[i % ROWS]);
+}
+/* Rows that own the tile, if `own`, meet its keys, and pass them. */
+DEV void meet_own_tile(struct block b, const struct span *q, int h, int kvh, int row0, int rows,
+                       int key0, int n, int own, int keep, struct walk_room walk, SHARED float *u,
+                       SHARED float *s)
+{
+    int first = own ? (n - 1) / FEW * FEW : 0;
+    do {
+        PHASE(tid)
+            if (own) dot_few(b, q, kvh, row0, key0, first, n, walk, u, tid, s);
+        END
+        PHASE(tid)
+            for (int r = tid; own && r < rows; r += THREADS)
+                meet_few(b, q, h, kvh, row0, key0, first, n, keep, walk, r, s);
+        END
+        PHASE(tid)
+            if (own) pass_few(b, q, kvh, row0, key0, first, n, walk, tid, u);
+        END
+        first -= FEW;
+    } while (first >= 0);
+}
+/* Rows pass the nodes that begin with the tile, of the ways `begun`; `k` has room for a tile of
+ * keys. */
+DEV void step_over_nodes(struct block b, const struct span *q, int kvh, int row0, int tile,
+                         int begun, struct walk_room walk, SHARED float *u, SHARED float *k)
+{
+    int way = next_way(begun, REFLECT_OWN);
+    do {
+        const int go = way < WAYS;
+        int d0 = 0;
+        do {
+            PHASE(tid)
+                if (go)
+                    load_rows(matrix_rows(b, q, kvh, way, tile), d0, least(DIM - d0, KEYS), KEYS,
+                              DIM, WIDER(DIM), tid, k);
+            END
+            PHASE(tid)
+                float c[MOST_OTHERS][8];
+                const int r0 = first_lane(ROWS, tid), side = place(ROWS, tid);
+                if (go) product(ROWS, u, k, WIDER(DIM), FOURS(DIM), r0, side, c);
+                for (int i = 0; go && i < OTHERS(ROWS) * 8; i++) {
+                    const int d = d0 + other_of(ROWS, side, i / 8);
+                    if (d < DIM) walk.next[d * ROWS + lane_of(ROWS, r0, i % 8)] = c[i / 8][i % 8];
+                }
+            END
+            d0 += KEYS;
+        } while (go && d0 < DIM);
+        PHASE(tid)
+            if (go) step_rows(b, q, row0, tile, way, walk, tid, u);
+        END
+        way = next_way(begun, way);
+    } while (way < WAYS);
+}
+
+/* Before a backward pass: rows as their nodes read them, and their numbers with the keys of their
+ * own tiles.  A group has rows of a head, and walks down the keys. */
+DEV void reflect_rows(struct block b)
+{
+    if (!REFLECTS) return;
+    const int tile = b.x / b.p->heads, h = b.x % b.p->heads,
+              kvh = h / (b.p->heads / b.p->kv_heads);
+    const struct span q = span_of(b, BY_TILE, tile);
+    const int row0 = (tile - q.tile) * ROWS, rows = least(q.nq - row0, ROWS);
+    const struct keys_seen seen = keys_of(b, &q, row0, rows);
+    const struct rows_at queries =
+        view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, Q_TYPE, b.p->wide);
+    const struct reflected_room at = reflected_room(ROWS, DIM);
+    const struct walk_room walk = walk_room_of(b, at.walk);
+    SHARED float *u = b.room;
+    PHASE(tid)
+        load_across(queries, 0, rows, ROWS, DIM, 1.0f, tid, u);
+    END
+    PHASE(tid)
+        for (int r = tid; r < ROWS; r += THREADS) open_floor(b, walk, u, r);
+    END
+    for (int j = seen.last / KEYS; seen.first <= seen.last && j >= seen.first / KEYS; j--) {
+        const int key0 = j * KEYS, n = least(seen.last + 1 - key0, KEYS),
+                  ways = ways_of(b, &q, row0, rows, j);
+        PHASE(tid)
+            for (int i = tid; i < rows * DIM; i += THREADS) {
+                const int r = i / DIM, d = i % DIM, way = way_of(b, &q, row0 + r, j);
+                if (ends_node(way, j))
+                    gated_row(b, USE(0).reflected, list_of_way(way, j), &q, h, row0 + r)[d] =
+                        u[d * ROWS + r];
+            }
+        END
+        meet_own_tile(b, &q, h, kvh, row0, rows, key0, n, ways >> REFLECT_OWN & 1, 1, walk, u,
+                      b.room + at.s);
+        step_over_nodes(b, &q, kvh, row0, j, nodes_begun(ways, j), walk, u, b.room + at.k);
+    }
 }
 
 #endif

@@ -139,10 +139,35 @@ DEV int walk_room_size(int rows, int dim)
 {
     return (FOURS(dim) + 2 * REFLECTED_TOGETHER + 1) * rows;
 }
+/* reflect_rows: rows, keys, scores, then those of rows that walk. */
+struct reflected_room {
+    int k, s, walk, size;
+};
+DEV struct reflected_room reflected_room(int rows, int dim)
+{
+    struct reflected_room r;
+    r.k = FOURS(dim) * rows;
+    r.s = r.k + KEYS * WIDER(dim);
+    r.walk = r.s + KEYS * rows;
+    r.size = r.walk + walk_room_size(rows, dim);
+    return r;
+}
 DEV int reflect_room_size(int dim)
 {
     const int few = REFLECTED_TOGETHER;
     return 2 * (few * (KEYS + few + dim) + KEYS * dim) + few * KEYS + KEYS;
+}
+
+/* sum_own_tiles: products of pairs, and keys that act on rows.  sum_matrices: rows and gradients.
+ * unreflect_nodes: gradients of keys.  unreflect_tiles: products of keys, doubles of a strip. */
+DEV int own_room_size(void) { return 2 * KEYS * KEYS + TILE_ROWS; }
+DEV int matrix_room_size(int dim)
+{
+    return TILE_ROWS * KEYS + (TILE_ROWS + 1) * WIDER(dim) + 4;
+}
+DEV int unreflect_room_size(int dim)
+{
+    return KEYS * KEYS + 4 * REFLECTED_TOGETHER * dim + 4 * KEYS;
 }
 
 /* cape: a number of each head for each thread, and what unmix_pairs keeps of the pairs of a key. */

@@ -104,7 +104,7 @@ class Numpy(unittest.TestCase):
                     self.assertEqual(error.status, "unsupported")
                     self.assertRegex(str(error), "not run on a GPU")
         least = "nope alibi t5 clip kerple sandwich rope softcap sink "
-        least += "xpos fope angles comrope shaw xl deberta sba cope wall cape tape"
+        least += "xpos fope angles comrope shaw xl deberta sba cope wall path cape tape"
         self.assertGreaterEqual(ran, set(least.split()))
 
     def test_shapes(self) -> None:

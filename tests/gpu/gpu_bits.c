@@ -254,6 +254,9 @@ static const struct shape shapes[] = {
     { 1, 2, 1, 32, 32, 180, 200, false, 10, LOCI_F32, false, false, true },
     { 2, 4, 1, 4, 4, 70, 140, false, 0, LOCI_F32, false, false, false },
 };
+/* Several items of rows and blocks of tiles, for path: gradients go down the trees of its keys. */
+static const struct shape tall = { 2,     2, 1,        20,   12,    1300, 2300,
+                                   false, 0, LOCI_F32, true, false, false };
 /* For one gradient at a time, and for all texts in slow builds. */
 static const struct shape
     some = { 2, 4, 2, 16, 16, 70, 140, false, 0, LOCI_F32, false, false, false },
@@ -331,6 +334,8 @@ static const char *const texts[] = {
     "path+alibi+cape:hidden=4",
     "path+fox+ssmax:bias=1",
     "softcap:cap=2+path+sba:remainder=value",
+    "path+alibi:slopes=keys+sink",
+    "t5:bidirectional=1+path+fire",
 };
 
 static void *random_numbers(struct mem *m, size_t count, loci_dtype dtype, double size)
@@ -509,6 +514,11 @@ int main(int argc, char **argv)
         for (int k = 0; k < (int)(sizeof texts / sizeof *texts); k += 4)
             if (argc < 2 || strstr(texts[k], argv[1]))
                 check_shape(texts[k], &shapes[i], 0.3, OUT_O);
+    for (int k = 0; k < (int)(sizeof texts / sizeof *texts) && !LOCI_SLOW && !few; k++)
+        if (argc < 2 && !given
+                ? strcmp(texts[k], "path") == 0
+                : strstr(texts[k], "path") && (argc < 2 || strstr(texts[k], argv[1])))
+            check_shape(texts[k], &tall, 0, OUT_O);
     for (int k = 0; k < (int)(sizeof texts / sizeof *texts) && !LOCI_EMULATED && !few; k++) {
         if (argc < 2 ? !given && !LOCI_SLOW && k % 3 : !strstr(texts[k], argv[1])) continue;
         if (LOCI_SLOW) {
