@@ -82,6 +82,11 @@ static bool turns_back(const struct gpu_call *g)
     return g->backward && query >= 0
         && (g->params.rotation_part >= 0 || g->inputs[query] || g->inputs[key]);
 }
+/* Do those of values?  What a rotation learns from them is made of gradients that have. */
+static bool turns_values_back(const struct gpu_call *g)
+{
+    return g->at.v && g->arrays.dv && (g->params.rotation_part >= 0 || turns_back(g));
+}
 /* Do places follow from the numbers of rows, or of keys? */
 static bool counts_places(const struct gpu_call *g, bool query)
 {
@@ -288,16 +293,22 @@ static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
     return fade_keys(g, pass, g->at.k);
 }
 /* Outputs turn back by the angles of their rows; gradients of outputs turn as values do. */
-static loci_status turn_outputs(const struct gpu_call *g, enum pass pass, const void *from,
-                                struct strides at, void *to, struct strides at_to, bool back)
+static loci_status turn_outputs(const struct gpu_call *g, enum pass pass)
 {
-    const struct loci_plan *p = g->call.plan;
-    if (!g->at.o || !from) return LOCI_OK;
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const bool back = !g->backward;
+    const loci_view *given = back ? &c->o : &c->g.dout; /* the other ones are in the workspace */
+    const struct strides turned = dense(p->heads, c->Lq, p->value_dim);
+    const int32_t type = stored_as(p->dtype);
+    if (!g->at.o || !given->data) return LOCI_OK;
     return rotate(g, pass,
-                  (struct turned){ .from = from,
-                                   .to = to,
-                                   .at = at,
-                                   .at_to = at_to,
+                  (struct turned){ .from = back ? g->at.o : given->data,
+                                   .to = back ? given->data : g->at.o,
+                                   .at = back ? turned : of_view(*given),
+                                   .at_to = back ? of_view(*given) : turned,
+                                   .type = back ? GPU_F32 : type,
+                                   .to_type = back ? type : GPU_F32,
                                    .heads = p->heads,
                                    .dim = p->value_dim,
                                    .query = true,
@@ -489,7 +500,6 @@ static loci_status average_states(const struct gpu_call *g, enum pass pass)
 }
 static loci_status forward_pass(struct gpu_call *g)
 {
-    const struct params *p = &g->params;
     if (g->decode) return decode(g);
     const enum pass pass = pass_of(g);
     TRY(upload_lists(g));
@@ -499,7 +509,7 @@ static loci_status forward_pass(struct gpu_call *g)
     TRY(reflect_keys(g, pass));
     TRY(forward_rows(g, pass));
     TRY(average_states(g, pass));
-    return turn_outputs(g, pass, g->at.o, p->o, g->call.o.data, of_view(g->call.o), true);
+    return turn_outputs(g, pass);
 }
 loci_status loci_gpu_forward(const loci_gpu_plan *plan, const loci_gpu_tables *tables, void *work,
                              const loci_call *call)
@@ -803,8 +813,8 @@ static loci_status finish_gradients(const struct gpu_call *g)
                                     .to_type = type,
                                     .heads = p->kv_heads,
                                     .dim = p->value_dim,
-                                    .turns = g->at.v != NULL,
-                                    .back = g->at.v != NULL,
+                                    .turns = g->at.v && !turns_values_back(g),
+                                    .back = g->at.v && !turns_values_back(g),
                                     .plain = true }));
     return LOCI_OK;
 }
@@ -932,6 +942,42 @@ static void read_rows(const struct gpu_call *g, bool query, struct params *p, st
     p->q_type = stored_as(c->plan->dtype);
     if (query) p->scale = g->params.scale;
 }
+/* What turns as rows do, or keys, and its gradient: dO and outputs, whose turn has the sides
+ * exchanged, or values.  False: nothing does, or no gradient is wanted. */
+static bool read_values(const struct gpu_call *g, bool query, struct params *p, struct arrays *at)
+{
+    const struct call *c = &g->call;
+    const loci_view *x = query ? &c->g.dout : &c->v;
+    if (query ? !g->at.o || !x->data : !turns_values_back(g)) return false;
+    at->v = x->data;
+    at->dv = query ? c->o.data : g->at.dv;
+    p->v = of_view(*x);
+    p->v_type = stored_as(query ? c->plan->dtype : c->plan->v_dtype);
+    if (query) p->dv = of_view(c->o);
+    p->o_type = query ? stored_as(c->plan->dtype) : GPU_F32;
+    return true;
+}
+/* What learned frequencies get from them, before that of rows or keys. */
+static loci_status value_frequencies(const struct gpu_call *g, enum pass pass, bool query,
+                                     struct params *p, struct arrays at)
+{
+    struct params k = *p;
+    if (!read_values(g, query, &k, &at)) return LOCI_OK;
+    at.q = at.v;
+    at.dq = at.dv;
+    k.q = k.v;
+    k.q_type = k.v_type;
+    k.dq = k.dv;
+    k.scale = 1;
+    if (query) {
+        k.rotation_part += k.rotation_count;
+        return run(g, pass, "query_frequencies", (int64_t)k.tiles * k.heads, frequency_room(g), &at,
+                   &k);
+    }
+    p->adds = ADDS_TO_SUM;
+    return run(g, pass, "key_frequencies", (int64_t)k.ktiles * k.kv_heads, frequency_room(g), &at,
+               &k);
+}
 /* Rows as a rotation by places that come with the call reads them, before they are rotated, and
  * gradients after they have turned back. */
 static loci_status turn_back(const struct gpu_call *g, enum pass pass, bool query, struct params *p,
@@ -955,7 +1001,27 @@ static loci_status turn_back(const struct gpu_call *g, enum pass pass, bool quer
                                 .back = true }));
     p->given = given_places(g, query);
     if (!g->inputs[p->given]) return LOCI_OK;
-    return run(g, pass, "place_gradients", c->B * tiles(p->q_len, ROTATED_ROWS), 0, at, p);
+    struct params k = *p;
+    struct arrays all = *at;
+    k.plain = read_values(g, query, &k, &all);
+    return run(g, pass, "place_gradients", c->B * tiles(k.q_len, ROTATED_ROWS), 0, &all, &k);
+}
+/* Gradients of values turn back in place. */
+static loci_status turn_back_values(const struct gpu_call *g, enum pass pass)
+{
+    const struct loci_plan *p = g->call.plan;
+    const struct strides at = g->params.dv;
+    if (!turns_values_back(g)) return LOCI_OK;
+    return rotate(g, pass,
+                  (struct turned){ .from = g->at.dv,
+                                   .to = g->at.dv,
+                                   .at = at,
+                                   .at_to = at,
+                                   .heads = p->kv_heads,
+                                   .dim = p->value_dim,
+                                   .turns = true,
+                                   .back = true,
+                                   .plain = true });
 }
 /* Rows before they are rotated, and their gradients, for the host. */
 static loci_status fetch_rows(const struct gpu_call *g, enum pass pass, bool query)
@@ -999,8 +1065,10 @@ static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
     p.where = g->q_where;
     p.counted = counts_places(g, true);
     p.scale = 1;
+    p.o_type = GPU_F32;
     if (waves) read_rows(g, true, &p, &at);
     if (given) TRY(turn_back(g, pass, true, &p, &at));
+    if (learns) TRY(value_frequencies(g, pass, true, &p, at));
     if (learns && !polar)
         TRY(run(g, pass, "query_frequencies", (int64_t)p.tiles * p.heads, frequency_room(g), &at,
                 &p));
@@ -1020,8 +1088,10 @@ static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
     p.counted = counts_places(g, false);
     p.scale = 1;
     if (waves) read_rows(g, false, &p, &at);
+    TRY(turn_back_values(g, pass));
     if (given) TRY(turn_back(g, pass, false, &p, &at));
     if (!learns) return LOCI_OK;
+    TRY(value_frequencies(g, pass, false, &p, at));
     return run(g, pass, polar ? "key_phases" : "key_frequencies", (int64_t)p.ktiles * p.kv_heads,
                frequency_room(g), &at, &p);
 }
@@ -1260,6 +1330,15 @@ static loci_status mixed_passes(const struct gpu_call *g, enum pass pass)
     }
     return LOCI_OK;
 }
+/* From outputs and dO, or of sticks from dO that may have turned, which is float then. */
+static loci_status sum_rows(const struct gpu_call *g, enum pass pass)
+{
+    const struct call *c = &g->call;
+    struct params p = g->params;
+    if (p.stick < 0) p.o_type = stored_as(c->plan->dtype);
+    return run(g, pass, "row_sums", tiles(c->B * c->Lq, loci_gpu_threads(g->plan, pass)) * p.heads,
+               0, &g->arrays, &p);
+}
 /* Keys whose values get what is left. */
 static loci_status heir_values(const struct gpu_call *g, enum pass pass)
 {
@@ -1282,16 +1361,13 @@ static loci_status backward_pass(struct gpu_call *g)
     TRY(sum_gates(g, pass));
     TRY(clear_sums(g));
     TRY(clear_apart(g));
-    if (!stick)
-        TRY(run(g, pass, "row_sums", tiles(c->B * c->Lq, threads) * p->heads, 0, &g->arrays, p));
-    TRY(turn_outputs(g, pass, c->g.dout.data, of_view(c->g.dout), g->at.o,
-                     dense(p->heads, c->Lq, p->value_dim), false));
+    if (!stick) TRY(sum_rows(g, pass));
+    TRY(turn_outputs(g, pass));
     if (g->at.o && g->arrays.dout) {
         g->arrays.dout = g->at.o;
         g->params.dout = dense(p->heads, c->Lq, p->value_dim);
     }
-    if (stick) /* its rows read dO as it has turned */
-        TRY(run(g, pass, "row_sums", tiles(c->B * c->Lq, threads) * p->heads, 0, &g->arrays, p));
+    if (stick) TRY(sum_rows(g, pass)); /* its rows read dO as it has turned */
     if (g->arrays.weights) {
         const struct loci_gpu *gpu = g->plan->gpu;
         TRY(join_states(g, pass, false, g->at.wide_v));
@@ -1324,9 +1400,12 @@ static loci_status backward_pass(struct gpu_call *g)
     TRY(finish_gradients(g));
     if (!learns(g)) return LOCI_OK;
     TRY(run(g, pass, "add_parts", tiles(p->parts, threads) * p->heads, 0, &g->arrays, p));
-    if (p->rotation_part >= 0)
-        TRY(run(g, pass, "add_frequencies", tiles(p->rotation_count, threads) * p->kv_heads, 0,
-                &g->arrays, p));
+    if (p->rotation_part >= 0) {
+        struct params k = *p;
+        k.plain = c->plan->turns_values;
+        TRY(run(g, pass, "add_frequencies", tiles(k.rotation_count, threads) * k.kv_heads, 0,
+                &g->arrays, &k));
+    }
     double *totals = malloc((size_t)(p->heads * p->parts + g->direct + 1) * sizeof *totals);
     CHECK(g->in.error, totals, LOCI_NO_MEMORY, "no memory for sums of what is learned");
     const loci_status status = fetch_totals(g, totals);

@@ -765,11 +765,12 @@ static int list_parts(struct gpu_call *g)
     k->rotation_part = -1;
     k->rotation_count = p->rotate >= 0 ? count_parts(c, p->rotate) : 0;
     if (k->rotation_count && (c->g.total[p->rotate] || g->measured)) k->rotation_part = all;
+    all += k->rotation_count;
+    if (p->turns_values) all += k->rotation_count; /* of outputs */
     for (u = 0; u < k->uses; u++)
-        if (g->use[u].direct >= 0)
-            g->use[u].direct += (int64_t)p->heads * (all + k->rotation_count);
+        if (g->use[u].direct >= 0) g->use[u].direct += (int64_t)p->heads * all;
     g->fetches_rows = k->rotation == TURN_MATRICES && c->g.total[p->rotate];
-    return all + k->rotation_count;
+    return all;
 }
 
 int loci_gpu_part_of(const struct gpu_call *g, int x, int *count)
@@ -1190,6 +1191,7 @@ static void set_params(struct gpu_call *g)
         k->v = dense(p->kv_heads, c->Lk, p->value_dim);
         at->v = g->at.v;
     }
+    if (g->at.o) k->o_type = GPU_F32; /* backward, dO that has turned */
     if (g->at.o && !g->backward) {
         k->o = dense(p->heads, c->Lq, p->value_dim);
         at->o = g->at.o;
@@ -1224,11 +1226,11 @@ static void set_params(struct gpu_call *g)
     k->dv = of_view(c->g.dv);
     at->dmask = c->g.dmask.data;
     k->dmask = of_view(c->g.dmask);
+    const bool places =
+        p->rotate >= 0
+        && (k->rotation_part >= 0 || g->fetches_rows
+            || ((loci_gpu_given(p->use[p->rotate].term) || p->states) && wants_inputs(g)));
     if (g->at.dq) {
-        const bool places =
-            p->rotate >= 0
-            && (k->rotation_part >= 0 || g->fetches_rows
-                || ((loci_gpu_given(p->use[p->rotate].term) || p->states) && wants_inputs(g)));
         /* gradients of channel gates are sums of q dq and of k dk, and so is that of own tiles */
         const bool gates = p->moves >= 0 && wants_inputs(g), keys = c->g.dk.data || places || gates;
         at->dq = c->g.dq.data || k->factor_part >= 0 || places || (p->moves >= 0 && keys) ? g->at.dq
@@ -1238,7 +1240,7 @@ static void set_params(struct gpu_call *g)
         k->dk = dense(k->kv_heads, c->Lk, p->score_dim);
     }
     if (g->at.dv) {
-        at->dv = c->g.dv.data ? g->at.dv : NULL;
+        at->dv = c->g.dv.data || (g->at.v && places) ? g->at.dv : NULL;
         k->dv = dense(p->kv_heads, c->Lk, p->value_dim);
     }
     k->finish = !g->at.dq;
@@ -1347,9 +1349,6 @@ static loci_status check_grad(const loci_gpu_plan *there, const loci_call *in,
         CHECK(e, !wanted || p->row_forms == 1 || (x != p->rotate && p->use[x].term != TERM_factor),
               LOCI_UNSUPPORTED,
               "gradients of what %s learns do not run on a GPU yet with rows in several forms",
-              p->enc[enc].pe->name);
-        CHECK(e, !wanted || x != p->rotate || !p->turns_values, LOCI_UNSUPPORTED,
-              "gradients of what %s learns do not run on a GPU with values=1 yet",
               p->enc[enc].pe->name);
         CHECK(e,
               !wanted || (p->use[x].term != TERM_pieces && p->use[x].term != TERM_band_k)

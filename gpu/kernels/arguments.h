@@ -312,7 +312,9 @@ struct params {
      * backward_rows: dq is multiplied by scale. */
     int32_t back, counted, finish, keys_side; /* keys_side: rows are keys */
     int32_t given; /* places are numbers of rows: which of `in0` ..; -1: they are not */
-    int32_t plain; /* without the factor of the rotation, as values turn; forward: of states */
+    /* without the factor of the rotation, as values turn; forward: of states; frequencies.h: values
+     * turn, too */
+    int32_t plain;
     int32_t rotation; /* enum gpu_rotation */
     int32_t forms;    /* of a row: kernels/forms.h */
     /* backward: the form whose gradient is summed; reflect_nodes: the level.  enum gpu_adds */

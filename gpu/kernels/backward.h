@@ -35,8 +35,9 @@ DEV void row_sums(struct block b)
         const int64_t i = (int64_t)(b.x / b.p->heads) * THREADS + tid;
         if (i < rows) {
             const int64_t batch = i / b.p->q_len, row = i % b.p->q_len;
-            const struct rows_at o = view_rows(b.at.o, b.p->o, batch, h, row, O_TYPE, 0),
-                                 dout = view_rows(b.at.dout, b.p->dout, batch, h, row, O_TYPE, 0);
+            const struct rows_at o = view_rows(b.at.o, b.p->o, batch, h, row, b.p->o_type, 0),
+                                 dout = view_rows(b.at.dout, b.p->dout, batch, h, row,
+                                                  b.p->o_type, 0);
             const int64_t at = (batch * b.p->heads + h) * b.p->q_len + row;
             const float dlse = b.at.dlse ? ((const GLOBAL float *)b.at.dlse)[at] : 0.0f;
             float sum = 0;
@@ -1314,8 +1315,8 @@ DEV void backward_rows(struct block b)
 /* ---- Sums of what is learned ----------------------------------------------------------------- */
 
 /* Number i of a head, over an item: its chunks from the oldest on, in double; in each the tiles of
- * rows, in float. */
-DEV double item_sum(struct block b, const struct span *q, int item, int h, int i)
+ * rows, in float.  apart: in each tile number i + apart comes first; 0: none does. */
+DEV double item_sum(struct block b, const struct span *q, int item, int h, int i, int apart)
 {
     const int row = item * ITEM, rows = least(q->nq - row, ITEM);
     const struct keys_seen seen = keys_of(b, q, row, rows);
@@ -1324,8 +1325,11 @@ DEV double item_sum(struct block b, const struct span *q, int item, int h, int i
     double all = 0;
     for (int chunk = oldest; chunk <= newest; chunk++) {
         float part = 0;
-        for (int r = 0; r < rows; r += TILE_ROWS)
-            part = part + part_of(b, q->tile + (row + r) / TILE_ROWS, h, chunk)[i];
+        for (int r = 0; r < rows; r += TILE_ROWS) {
+            const GLOBAL float *x = part_of(b, q->tile + (row + r) / TILE_ROWS, h, chunk) + i;
+            if (apart) part = part + x[apart];
+            part = part + x[0];
+        }
         all = all + (double)part;
     }
     return all;
@@ -1339,7 +1343,7 @@ DEV void add_parts(struct block b)
         for (int s = b.p->sequences - 1; s >= 0 && i < PARTS; s--) {
             const struct span q = span_at(b, s);
             for (int item = (q.nq + ITEM - 1) / ITEM - 1; item >= 0; item--)
-                total += item_sum(b, &q, item, h, i);
+                total += item_sum(b, &q, item, h, i, 0);
         }
         if (i < PARTS) ((GLOBAL double *)b.at.totals)[(int64_t)h * PARTS + i] = total;
     END
