@@ -476,7 +476,8 @@ static loci_status forward_rows(const struct gpu_call *g, enum pass pass)
     }
     return LOCI_OK;
 }
-/* ae of tape: states of keys in place of values.  What is left of a stick is for none of them. */
+/* ae of tape: states of keys in place of values.  What is left of a stick is for none of them.  It
+ * comes before outputs, whose pass leaves sums in place of products with vectors. */
 static loci_status average_states(const struct gpu_call *g, enum pass pass)
 {
     const struct call *c = &g->call;
@@ -507,8 +508,8 @@ static loci_status forward_pass(struct gpu_call *g)
     TRY(multiply_vectors(g));
     TRY(sum_gates(g, pass));
     TRY(reflect_keys(g, pass));
-    TRY(forward_rows(g, pass));
     TRY(average_states(g, pass));
+    TRY(forward_rows(g, pass));
     return turn_outputs(g, pass);
 }
 loci_status loci_gpu_forward(const loci_gpu_plan *plan, const loci_gpu_tables *tables, void *work,

@@ -243,6 +243,9 @@ static void fill_turn(struct gpu_call *g)
     } else if (g->params.rotation == TURN_STATES) {
         to->width = p->value_dim;
         to->offset = FOURS(p->value_dim);
+        for (int x = 0; x < p->rotate; x++)
+            to->rule |=
+                p->use[x].term == TERM_band_q && ((const struct vectors *)layout_of(p, x))->values;
     } else if (g->params.rotation == TURN_WAVES) {
         const struct fourier *f = layout;
         to->count = p->dim / 2;

@@ -123,9 +123,9 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
               p->enc[p->use[x].enc].pe->name);
         CHECK(e,
               id != TERM_band_q || !((const struct vectors *)layout_of(p, x))->values
-                  || (p->weight < 0 && !p->states),
+                  || p->weight < 0,
               LOCI_UNSUPPORTED,
-              "%s with vectors of values does not run on a GPU with sba or tape: values=0 does",
+              "%s with vectors of values does not run on a GPU with sba: values=0 does",
               p->enc[p->use[x].enc].pe->name);
         CHECK(e,
               (id != TERM_band_q && id != TERM_band_k && id != TERM_roll && id != TERM_scan)

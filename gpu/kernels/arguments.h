@@ -231,7 +231,7 @@ struct gpu_turn {
     int64_t numbers; /* byte offset in `tables`: coefficients, or matrices of bases */
     int64_t weights; /* bases: weights of coordinates, then lambdas, doubles */
     /* ranges: see struct ranged_pairs of src/layout/ranged_pairs.h; forms of keys, and numbers from
-     * form to form of q and of k */
+     * form to form of q and of k.  states: rule is 1 if vectors of values come before them in dp */
     int32_t rule, key_forms;
     int64_t window, group, q_form, k_form;
     /* matrices: byte offsets in `lists` of matrices into and back, and of slots of rows, keys */

@@ -189,18 +189,42 @@ DEV void take_class(struct block b, const struct span *q, int row0, int key0, in
         }
 }
 
-/* dp: of values with dO.  Of states that are values, too, the same in a product of its own. */
-DEV void product_values(struct block b, int lanes, const SHARED float *lane_rows,
-                        const SHARED float *others, int r0, int at, float (*c)[8])
+/* Where the pairs of a tile are, whose lanes are rows, or keys. */
+struct tile_place {
+    int h, row0, key0, by_key;
+};
+/* Do vectors of values come before states in dp? */
+DEV int vectors_first(struct block b)
+{
+    return VALUES && STATES && TURN.rule && TURN.offset < FOURS(VALUE_DIM);
+}
+/* dp: of values with dO.  Of states that are values, too, the same in a product of its own, after
+ * vectors of values that come first in the text. */
+DEV void product_values(struct block b, const struct span *q, struct tile_place t, int lanes,
+                        const SHARED float *lane_rows, const SHARED float *others, int r0, int at,
+                        float (*c)[8])
 {
     const int all = FOURS(VALUE_DIM), split = STATES ? least(TURN.offset, all) : all;
     product(lanes, lane_rows, others, WIDER(VALUE_DIM), split, r0, at, c);
     if (STATES && split < all) {
         float more[PAIR_OTHERS][8];
+        const int first = vectors_first(b);
         product(lanes, lane_rows + split * lanes, others + split, WIDER(VALUE_DIM), all - split, r0,
                 at, more);
-        for (int i = 0; i < OTHERS(lanes) * 8; i++) c[i / 8][i % 8] += more[i / 8][i % 8];
+        for (int i = 0; i < OTHERS(lanes) * 8; i++) {
+            const int lane = lane_of(lanes, r0, i % 8), other = other_of(lanes, at, i / 8),
+                      row = t.row0 + (t.by_key ? other : lane),
+                      key = t.key0 + (t.by_key ? lane : other);
+            if (first && row < q->nq && key < q->nk)
+                c[i / 8][i % 8] += value_number(b, q, t.h, row, key);
+            c[i / 8][i % 8] += more[i / 8][i % 8];
+        }
     }
+}
+/* dp of a pair: vectors of values that come last. */
+DEV float with_vectors(struct block b, const struct span *q, int h, int row, int key, float dp)
+{
+    return VALUES && !vectors_first(b) ? dp + value_number(b, q, h, row, key) : dp;
 }
 /* Pairs of a tile that mix.h keeps, of a thread whose lanes are rows, or keys. */
 DEV void load_pairs(struct block b, int64_t from, const struct span *q, int h, int row0, int key0,
@@ -371,7 +395,7 @@ DEV void grade_pairs(struct block b, struct keys_room at, const struct span *q, 
             if (whole || sees(b, q, t.h, row, key)) {
                 const float f = DROPOUT ? drop_factor(b, q, drop, key) : 1.0f;
                 p = pair_weight(b, state, q, t.h, row, key, s[i][j], lse);
-                if (VALUES) dp[i][j] = dp[i][j] + value_number(b, q, t.h, row, key);
+                dp[i][j] = with_vectors(b, q, t.h, row, key, dp[i][j]);
                 ds = p * ((DROPOUT ? dp[i][j] * f : dp[i][j]) - delta);
                 if (DROPOUT) p = p * f;
                 ds = terms_back(b, state, q, t.h, row, key, s[i][j], ds, USES, SCAN + 1);
@@ -428,6 +452,7 @@ DEV void backward_keys(struct block b)
                                            keys, whole };
         const struct grid lanes = grid_of(b.room + at.k, 1, KEYS),
                           others = grid_of(b.room + at.q, WIDER(DIM), 1);
+        const struct tile_place by_keys = { t.h, t.row0, key0, 1 };
         const int own = GATED && owns_tile(b, &q, t.row0, rows, key0 / KEYS),
                   ends = next.item != t.item || (GATED && next.h != t.h);
         PHASE(tid)
@@ -445,8 +470,8 @@ DEV void backward_keys(struct block b)
                     tid < rows ? ((const GLOBAL float *)b.at.delta)[list + tid] : 0.0f;
                 if (lse * 0.0f != 0.0f && !whole) *flag = 0;
             }
-            product_values(b, KEYS, b.room + at.v, b.room + at.dout, first_lane(KEYS, tid),
-                           place(KEYS, tid), MINE.p);
+            product_values(b, &q, by_keys, KEYS, b.room + at.v, b.room + at.dout,
+                           first_lane(KEYS, tid), place(KEYS, tid), MINE.p);
             COPIES_DONE
         END
         PHASE_IF(tid, !apart)
@@ -946,6 +971,7 @@ DEV void backward_rows(struct block b)
                                                key0, n, whole };
             const struct grid lanes = grid_of(b.room + at.q, 1, TILE_ROWS),
                               others = grid_of(b.room + at.k, WIDER(DIM), 1);
+            const struct tile_place by_rows = { h, row0, key0, 0 };
             const int own = GATED && owns_tile(b, &q, row0, rows, j);
             PHASE(tid)
                 if (tid == 0) ((SHARED int *)b.room)[at.flag] = 1;
@@ -957,7 +983,7 @@ DEV void backward_rows(struct block b)
             END
             PHASE(tid)
                 if (apart) fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
-                product_values(b, TILE_ROWS, b.room + at.dout, b.room + at.v,
+                product_values(b, &q, by_rows, TILE_ROWS, b.room + at.dout, b.room + at.v,
                                first_lane(TILE_ROWS, tid), place(TILE_ROWS, tid), MINE.ds);
                 COPIES_DONE
             END
@@ -1044,7 +1070,7 @@ DEV void backward_rows(struct block b)
                             const float p =
                                 pair_weight(b, state, &q, h, row, key, MINE.s[i][j2], lse);
                             float dp = MINE.ds[i][j2];
-                            if (VALUES) dp = dp + value_number(b, &q, h, row, key);
+                            dp = with_vectors(b, &q, h, row, key, dp);
                             if (DROPOUT) dp = dp * drop_factor(b, &q, drop, key);
                             ds = p * (dp - delta);
                             weight[i][j2] = p;

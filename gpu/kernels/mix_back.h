@@ -31,7 +31,7 @@ DEV void grade_mixed(struct block b, struct rows_room at, const struct span *q, 
             ds[i][j] = 0;
             if (seen) {
                 weight = pair_weight(b, NULL_AT, q, h, row, key, p[i][j], b.room[at.lse + r]);
-                if (VALUES) dp = dp + value_number(b, q, h, row, key);
+                dp = with_vectors(b, q, h, row, key, dp);
                 if (DROPOUT) f = drop_factor(b, q, drop_row_of(b, q, h, row), key);
                 ds[i][j] = weight * ((DROPOUT ? dp * f : dp) - b.room[at.delta + r]);
             }
@@ -72,6 +72,7 @@ DEV void grade_rows(struct block b)
     for (int j = seen.first / KEYS; seen.first <= seen.last && j <= seen.last / KEYS; j++) {
         const int key0 = j * KEYS, n = least(seen.last + 1 - key0, KEYS),
                   ends = j == seen.last / KEYS || (j + 1) % (CHUNK / KEYS) == 0;
+        const struct tile_place by_rows = { h, row0, key0, 0 };
         const struct tile_pairs pairs = { b.room + at.s, b.room + at.size, TILE_ROWS, 0, row0,
                                            key0, n, 0 };
         PHASE(tid)
@@ -80,7 +81,8 @@ DEV void grade_rows(struct block b)
         END
         PHASE(tid)
             const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
-            product_values(b, TILE_ROWS, b.room + at.dout, b.room + at.v, r0, side, MINE.ds);
+            product_values(b, &q, by_rows, TILE_ROWS, b.room + at.dout, b.room + at.v, r0, side,
+                           MINE.ds);
             load_pairs(b, MIX.mixed, &q, h, row0, key0, r0, side, 0, MINE.s);
             if (STICK) open_stick_pairs(b, &q, h, pairs, tid, MINE.s, MINE.ds);
             else grade_mixed(b, at, &q, h, row0, key0, tid, MINE.s, MINE.ds);

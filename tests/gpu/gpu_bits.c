@@ -28,6 +28,7 @@ static int ran, left_out;
 static const char *const refusals[] = {
     "gradients with path",
     "gates=v and gates=given",
+    "runs on a GPU without dropout only",
     "with rows in several forms",
     "together are at most 256",
     "in heads wider than 128",
@@ -351,6 +352,9 @@ static const char *const texts[] = {
     "tape+alibi+cape:hidden=4",
     "tape+sba:remainder=value",
     "shaw:left=20,right=70,values=0+tape",
+    "shaw:left=20,right=70+tape",
+    "tape+shaw:left=9,right=30+ssmax:bias=1",
+    "shaw:left=20,right=70+tape+alibi+cape:hidden=4",
     "tape+cope:npos=40",
     "path",
     "path+alibi+cape:hidden=4",
