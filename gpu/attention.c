@@ -222,31 +222,27 @@ static loci_status join_forms(const struct gpu_call *g, enum pass pass, bool que
                                     .back = true }));
     return LOCI_OK;
 }
-/* Rows and keys in all their forms. */
-static loci_status rotate_forms(const struct gpu_call *g, enum pass pass)
+/* Rows or keys in all their forms. */
+static loci_status rotate_forms(const struct gpu_call *g, enum pass pass, bool query, bool factors)
 {
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
-    for (int side = 0; side < 2; side++)
-        for (int form = 0; form < (side ? p->key_forms : p->row_forms); form++) {
-            const loci_view *from = side ? &c->k : &c->q;
-            const int heads = side ? p->kv_heads : p->heads;
-            const ptrdiff_t rows = side ? c->Lk : c->Lq;
-            TRY(rotate(g, pass,
-                       (struct turned){ .from = from->data,
-                                        .to = (side ? g->at.k : g->at.q)
-                                            + form * form_bytes(g, !side),
-                                        .at = of_view(*from),
-                                        .at_to = dense(heads, rows, p->score_dim),
-                                        .type = stored_as(side ? p->k_dtype : p->dtype),
-                                        .heads = heads,
-                                        .dim = p->dim,
-                                        .form = form,
-                                        .query = !side,
-                                        .turns = true,
-                                        .finish = !side && g->backward,
-                                        .factors = !side }));
-        }
+    const loci_view *from = query ? &c->q : &c->k;
+    const int heads = query ? p->heads : p->kv_heads;
+    for (int form = 0; form < (query ? p->row_forms : p->key_forms); form++)
+        TRY(rotate(g, pass,
+                   (struct turned){ .from = from->data,
+                                    .to = (query ? g->at.q : g->at.k) + form * form_bytes(g, query),
+                                    .at = of_view(*from),
+                                    .at_to = dense(heads, query ? c->Lq : c->Lk, p->score_dim),
+                                    .type = stored_as(query ? p->dtype : p->k_dtype),
+                                    .heads = heads,
+                                    .dim = p->dim,
+                                    .form = form,
+                                    .query = query,
+                                    .turns = true,
+                                    .finish = query && g->backward,
+                                    .factors = factors }));
     return LOCI_OK;
 }
 static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
@@ -254,7 +250,10 @@ static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
     if (!g->at.q) return LOCI_OK;
-    if (p->row_forms > 1) return rotate_forms(g, pass);
+    if (p->row_forms > 1) {
+        TRY(rotate_forms(g, pass, true, true));
+        return rotate_forms(g, pass, false, false);
+    }
     TRY(rotate_queries(g, pass, true));
     if (g->at.v)
         TRY(rotate(g, pass,
@@ -930,9 +929,18 @@ static loci_status finish_factors(const struct gpu_call *g, enum pass pass)
 {
     const struct params *p = &g->params;
     if (p->factor_part < 0 && (p->rotation_part < 0 || p->q_factor < 0)) return LOCI_OK;
-    TRY(rotate_queries(g, pass, false));
-    if (p->factor_part < 0) return LOCI_OK;
-    return run(g, pass, "finish_factors", (int64_t)p->tiles * p->heads, 0, &g->arrays, p);
+    const int forms = g->call.plan->row_forms;
+    if (forms > 1) TRY(rotate_forms(g, pass, true, false));
+    else TRY(rotate_queries(g, pass, false));
+    for (int form = 0; form < forms && p->factor_part >= 0; form++) {
+        struct params k = *p;
+        struct arrays at = g->arrays;
+        at.q += form * form_bytes(g, true);
+        at.dq += form * form_bytes(g, true);
+        k.factor_part += form * FACTOR_PARTS;
+        TRY(run(g, pass, "finish_factors", (int64_t)k.tiles * k.heads, 0, &at, &k));
+    }
+    return LOCI_OK;
 }
 /* Of a side: its rows before they are rotated. */
 static void read_rows(const struct gpu_call *g, bool query, struct params *p, struct arrays *at)
@@ -970,11 +978,9 @@ static loci_status value_frequencies(const struct gpu_call *g, enum pass pass, b
     k.q_type = k.v_type;
     k.dq = k.dv;
     k.scale = 1;
-    if (query) {
-        k.rotation_part += k.rotation_count;
+    if (query)
         return run(g, pass, "query_frequencies", (int64_t)k.tiles * k.heads, frequency_room(g), &at,
                    &k);
-    }
     p->adds = ADDS_TO_SUM;
     return run(g, pass, "key_frequencies", (int64_t)k.ktiles * k.kv_heads, frequency_room(g), &at,
                &k);
@@ -1049,6 +1055,44 @@ static loci_status fetch_rows(const struct gpu_call *g, enum pass pass, bool que
     TRY(gpu->backend->copy(gpu->state, m->x[!query], rows, bytes, FROM_DEVICE, g->in.error));
     return gpu->backend->copy(gpu->state, m->g[!query], d, bytes, FROM_DEVICE, g->in.error);
 }
+/* Of tiles of rows or of keys in all their forms.  Keys that stay as they are add nothing. */
+static loci_status form_frequencies(const struct gpu_call *g, enum pass pass, bool query)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const struct loci_gpu *gpu = g->plan->gpu;
+    const ptrdiff_t rows = query ? c->Lq : c->Lk;
+    if (g->params.rotation_part < 0) return LOCI_OK;
+    if (!query)
+        TRY(gpu->backend->clear(gpu->state, g->at.apart + g->params.by_tile,
+                                (size_t)g->params.ktiles * (size_t)(p->kv_heads * p->key_forms)
+                                    * (size_t)g->params.rotation_count * sizeof(float),
+                                g->in.error));
+    for (int form = 0; form < (query ? p->row_forms : p->key_forms); form++) {
+        const struct range_place place = range_place(layout_of(p, p->rotate), query, form, 0);
+        struct params k = g->params;
+        struct arrays at = g->arrays;
+        if (place.still) continue;
+        at.q = (query ? g->at.q : g->at.k) + form * form_bytes(g, query);
+        at.dq = (query ? g->at.dq : g->at.dk) + form * form_bytes(g, query);
+        if (!query) k.q = k.k;
+        if (!query) k.dq = k.dk;
+        k.q_type = k.o_type = GPU_F32;
+        k.q_len = (int32_t)rows;
+        k.where = (query ? g->q_where : g->k_where) + (int64_t)sizeof(double) * form * c->B * rows;
+        k.counted = 0;
+        k.given = -1;
+        k.scale = 1;
+        k.form = form;
+        k.form_leaks = place.leaks;
+        k.keys_side = !query;
+        if (query) k.rotation_part += form * k.rotation_count;
+        TRY(run(g, pass, query ? "query_frequencies" : "key_frequencies",
+                query ? (int64_t)k.tiles * k.heads : (int64_t)k.ktiles * k.kv_heads,
+                frequency_room(g), &at, &k));
+    }
+    return LOCI_OK;
+}
 /* Of tiles of rows and of keys. */
 static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
 {
@@ -1061,6 +1105,10 @@ static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
         TRY(fetch_rows(g, pass, true));
         return fetch_rows(g, pass, false);
     }
+    if (p.rotation == TURN_RANGES) {
+        TRY(form_frequencies(g, pass, true));
+        return form_frequencies(g, pass, false);
+    }
     if (!learns && !given) return LOCI_OK;
     p.given = -1;
     p.where = g->q_where;
@@ -1070,6 +1118,7 @@ static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
     if (waves) read_rows(g, true, &p, &at);
     if (given) TRY(turn_back(g, pass, true, &p, &at));
     if (learns) TRY(value_frequencies(g, pass, true, &p, at));
+    if (c->plan->turns_values) p.rotation_part += p.rotation_count; /* after those of outputs */
     if (learns && !polar)
         TRY(run(g, pass, "query_frequencies", (int64_t)p.tiles * p.heads, frequency_room(g), &at,
                 &p));
@@ -1390,20 +1439,20 @@ static loci_status backward_pass(struct gpu_call *g)
     if (fades_rows(c->plan) && g->arrays.dk)
         TRY(run(g, pass, "unstage_keys", (int64_t)p->ktiles * p->kv_heads, 0, &g->arrays, p));
     if (stick) TRY(heir_values(g, pass));
-    TRY(join_forms(g, pass, true));
-    TRY(join_forms(g, pass, false));
     TRY(input_gradients(g, pass)); /* before products with vectors and rows of q are others */
     TRY(finish_vectors(g));
     TRY(vector_totals(g));
     TRY(finish_factors(g, pass));
     if (g->arrays.dk) TRY(fade_keys(g, pass, g->at.dk));
     TRY(frequency_gradients(g, pass));
+    TRY(join_forms(g, pass, true));
+    TRY(join_forms(g, pass, false));
     TRY(finish_gradients(g));
     if (!learns(g)) return LOCI_OK;
     TRY(run(g, pass, "add_parts", tiles(p->parts, threads) * p->heads, 0, &g->arrays, p));
     if (p->rotation_part >= 0) {
         struct params k = *p;
-        k.plain = c->plan->turns_values;
+        k.form = c->plan->turns_values ? 2 : c->plan->row_forms;
         TRY(run(g, pass, "add_frequencies", tiles(k.rotation_count, threads) * k.kv_heads, 0,
                 &g->arrays, &k));
     }

@@ -232,6 +232,7 @@ static void fill_turn(struct gpu_call *g)
         to->rule = (int32_t)r->rule;
         to->window = r->window;
         to->group = r->group;
+        to->leak = r->leak;
         to->key_forms = p->key_forms;
         to->q_form = (int64_t)c->B * p->heads * c->Lq * p->score_dim;
         to->k_form = (int64_t)c->B * p->kv_heads * c->Lk * p->score_dim;
@@ -708,6 +709,9 @@ static int count_parts(const struct call *c, int x)
     const int heads = x == p->rotate ? p->kv_heads : p->heads;
     return loci_gpu_by_key(p->use[x].term) ? 1 : (int)(p->engine->total(c, x) / heads);
 }
+/* Parts of a rotation that learns, for each number: outputs that turn come before rows, and rows
+ * have forms. */
+static int rotation_parts(const struct loci_plan *p) { return p->turns_values ? 2 : p->row_forms; }
 /* Of a use with vectors: numbers that tiles of rows sum, and totals that are summed at once. */
 static int vector_parts(struct gpu_call *g, int u, int x)
 {
@@ -763,13 +767,12 @@ static int list_parts(struct gpu_call *g)
                     g->use[u].by_row = by_row(g, 1);
             }
             u += !sink && !folded;
-            all += count;
+            all += folded ? p->row_forms * count : count;
         }
     k->rotation_part = -1;
     k->rotation_count = p->rotate >= 0 ? count_parts(c, p->rotate) : 0;
     if (k->rotation_count && (c->g.total[p->rotate] || g->measured)) k->rotation_part = all;
-    all += k->rotation_count;
-    if (p->turns_values) all += k->rotation_count; /* of outputs */
+    all += rotation_parts(p) * k->rotation_count;
     for (u = 0; u < k->uses; u++)
         if (g->use[u].direct >= 0) g->use[u].direct += (int64_t)p->heads * all;
     g->fetches_rows = k->rotation == TURN_MATRICES && c->g.total[p->rotate];
@@ -925,8 +928,8 @@ static size_t lay_out_apart(struct gpu_call *g)
     k->gates = k->by_tile = -1;
     if (g->backward && k->rotation_part >= 0 && !c->plan->keys_rotated) {
         k->by_tile = (int64_t)a.used;
-        carve_bytes(&a, loci_most_ktiles(c) * (size_t)(c->plan->kv_heads * k->rotation_count),
-                    sizeof(float));
+        carve_bytes(&a, loci_most_ktiles(c) * (size_t)(c->plan->kv_heads * c->plan->key_forms),
+                    (size_t)k->rotation_count * sizeof(float));
     }
     for (int u = 0; u < k->uses; u++) {
         if (g->use[u].term != GPU_GATE) continue;
@@ -1349,10 +1352,6 @@ static loci_status check_grad(const loci_gpu_plan *there, const loci_call *in,
         bool wanted = false;
         for (int i = p->first_tensor[enc]; i < p->first_tensor[enc + 1]; i++)
             wanted |= grad->dtensors[i] != NULL;
-        CHECK(e, !wanted || p->row_forms == 1 || (x != p->rotate && p->use[x].term != TERM_factor),
-              LOCI_UNSUPPORTED,
-              "gradients of what %s learns do not run on a GPU yet with rows in several forms",
-              p->enc[enc].pe->name);
         CHECK(e,
               !wanted || (p->use[x].term != TERM_pieces && p->use[x].term != TERM_band_k)
                   || !in->k_first,

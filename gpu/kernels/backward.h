@@ -1341,8 +1341,8 @@ DEV void backward_rows(struct block b)
 /* ---- Sums of what is learned ----------------------------------------------------------------- */
 
 /* Number i of a head, over an item: its chunks from the oldest on, in double; in each the tiles of
- * rows, in float.  apart: in each tile number i + apart comes first; 0: none does. */
-DEV double item_sum(struct block b, const struct span *q, int item, int h, int i, int apart)
+ * rows, in float, of each n numbers, `apart` from each other. */
+DEV double item_sum(struct block b, const struct span *q, int item, int h, int i, int n, int apart)
 {
     const int row = item * ITEM, rows = least(q->nq - row, ITEM);
     const struct keys_seen seen = keys_of(b, q, row, rows);
@@ -1353,8 +1353,7 @@ DEV double item_sum(struct block b, const struct span *q, int item, int h, int i
         float part = 0;
         for (int r = 0; r < rows; r += TILE_ROWS) {
             const GLOBAL float *x = part_of(b, q->tile + (row + r) / TILE_ROWS, h, chunk) + i;
-            if (apart) part = part + x[apart];
-            part = part + x[0];
+            for (int k = 0; k < n; k++) part = part + x[k * apart];
         }
         all = all + (double)part;
     }
@@ -1364,12 +1363,15 @@ DEV double item_sum(struct block b, const struct span *q, int item, int h, int i
 DEV void add_parts(struct block b)
 {
     PHASE(tid)
-        const int i = b.x / b.p->heads * THREADS + tid, h = b.x % b.p->heads;
+        const int i = b.x / b.p->heads * THREADS + tid, h = b.x % b.p->heads,
+                  factor = i - b.p->factor_part; /* of rows in each of their forms */
+        const int forms =
+            b.p->factor_part >= 0 && factor >= 0 && factor < FACTOR_PARTS ? FORMS : 1;
         double total = 0;
         for (int s = b.p->sequences - 1; s >= 0 && i < PARTS; s--) {
             const struct span q = span_at(b, s);
             for (int item = (q.nq + ITEM - 1) / ITEM - 1; item >= 0; item--)
-                total += item_sum(b, &q, item, h, i, 0);
+                total += item_sum(b, &q, item, h, i, forms, FACTOR_PARTS);
         }
         if (i < PARTS) ((GLOBAL double *)b.at.totals)[(int64_t)h * PARTS + i] = total;
     END

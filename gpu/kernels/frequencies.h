@@ -32,10 +32,13 @@ DEV double frequency_gradient(struct block b, struct rows_at x, struct rows_at d
     if (pair >= t->count) return 0;
     for (int r = 0; r < n; r++) {
         const double turn = angle_gradient(b, x, d, b.p->scale, r, pair);
-        const double at = b.p->given >= 0 ? given_place(b, batch, h, first + r)
-                        : b.p->counted
-                            ? (double)(((const GLOBAL int64_t *)where)[batch] + first + r)
-                            : where[(batch * t->axes + axis) * b.p->q_len + first + r];
+        double at = b.p->given >= 0 ? given_place(b, batch, h, first + r)
+                  : b.p->counted ? (double)(((const GLOBAL int64_t *)where)[batch] + first + r)
+                                 : where[(batch * t->axes + axis) * b.p->q_len + first + r];
+        if (ROTATION == TURN_RANGES && b.p->form_leaks) { /* src/layout/ranged_pairs.h */
+            const double window = b.p->keys_side ? 0.0 : (double)TURN.window;
+            at = window + TURN.leak * (at - window);
+        }
         if (b.p->given < 0 || turn != 0) sum += at * turn;
     }
     return sum;
@@ -217,8 +220,9 @@ DEV void query_frequencies(struct block b)
                   h / (b.p->heads / b.p->kv_heads), q.q0 + row0, rows,
                   part_of(b, tile, h, newest) + b.p->rotation_part);
 }
-/* Of 64 keys of a kv head: floats in `apart`, [ktiles][kv_heads][count].  The keys and their
- * gradients are q and dq here, and their number q_len. */
+DEV int forms_of_keys(struct block b) { return ROTATION == TURN_RANGES ? TURN.key_forms : 1; }
+/* Of 64 keys of a kv head in a form: floats in `apart`, [ktiles][kv_heads][forms][count].  The keys
+ * and their gradients are q and dq here, and their number q_len. */
 DEV void key_frequencies(struct block b)
 {
     const int tile = b.x / b.p->kv_heads, h = b.x % b.p->kv_heads;
@@ -228,7 +232,7 @@ DEV void key_frequencies(struct block b)
                   view_rows(b.at.dq, b.p->dq, q.b, h, q.k0 + key0, GPU_F32, 0), q.b, h, h,
                   q.k0 + key0, keys,
                   (GLOBAL float *)(b.at.apart + b.p->by_tile)
-                      + (int64_t)b.x * b.p->rotation_count);
+                      + ((int64_t)b.x * forms_of_keys(b) + b.p->form) * b.p->rotation_count);
 }
 /* Of the place of row 0 of x, or of its angle number i: docs/bits.md, Backward. */
 DEV double place_gradient(struct block b, struct rows_at x, struct rows_at d, float scale, int h,
@@ -272,10 +276,11 @@ DEV void place_gradients(struct block b)
     END
 }
 /* One thread per number of a kv head, after add_parts: items as there, in each the heads of the
- * group; then the tiles of keys, rising.  plain: outputs turn, too, and come before their rows. */
+ * group; then the tiles of keys, rising, in each their forms.  form: parts of rows that follow each
+ * other, of outputs and rows, or of forms. */
 DEV void add_frequencies(struct block b)
 {
-    const int group = b.p->heads / b.p->kv_heads;
+    const int group = b.p->heads / b.p->kv_heads, forms = forms_of_keys(b);
     PHASE(tid)
         const int i = b.x / b.p->kv_heads * THREADS + tid, kvh = b.x % b.p->kv_heads;
         double total = 0;
@@ -283,13 +288,15 @@ DEV void add_frequencies(struct block b)
             const struct span q = span_at(b, s);
             for (int item = (q.nq + ITEM - 1) / ITEM - 1; item >= 0; item--)
                 for (int h = kvh * group; h < (kvh + 1) * group; h++)
-                    total += item_sum(b, &q, item, h, b.p->rotation_part + i,
-                                      b.p->plain ? b.p->rotation_count : 0);
+                    total += item_sum(b, &q, item, h, b.p->rotation_part + i, b.p->form,
+                                      b.p->rotation_count);
         }
         const int on = b.p->by_tile >= 0 && i < b.p->rotation_count;
-        for (int tile = 0; on && tile < b.p->ktiles; tile++)
+        for (int n = 0; on && n < b.p->ktiles * forms; n++)
             total += (double)((const GLOBAL float *)(b.at.apart + b.p->by_tile))
-                [((int64_t)tile * b.p->kv_heads + kvh) * b.p->rotation_count + i];
+                [(((int64_t)(n / forms) * b.p->kv_heads + kvh) * forms + n % forms)
+                     * b.p->rotation_count
+                 + i];
         if (i < b.p->rotation_count)
             ((GLOBAL double *)b.at.totals)[(int64_t)kvh * group * PARTS + b.p->rotation_part + i] =
                 total;
