@@ -348,7 +348,7 @@ static const char *const texts[] = {
     "rerope:pairing=half,window=70,leak=0.25+t5+cape:hidden=6",
     "xl+cope:npos=40+cape:hidden=4",
     "rope:pairing=half+wall+alibi+cape:hidden=4",
-    "alibi+cape:hidden=4+sba:remainder=value",
+    "alibi+cape:hidden=4+sba:remainder=value,stop=0.01",
     "tape",
     "tape+t5:bidirectional=1+sink",
     "tape+ssmax+fox",
