@@ -1350,6 +1350,7 @@ static struct gpu_call without_outputs(const struct gpu_call *g)
 {
     struct gpu_call s = *g;
     s.params.q_factor = -1;
+    s.params.values = 0;
     s.arrays.o = NULL;
     return s;
 }

@@ -122,12 +122,6 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
               "%s with vectors of values does not run on a GPU where values turn: values=0 does",
               p->enc[p->use[x].enc].pe->name);
         CHECK(e,
-              id != TERM_band_q || !((const struct vectors *)layout_of(p, x))->values
-                  || p->weight < 0,
-              LOCI_UNSUPPORTED,
-              "%s with vectors of values does not run on a GPU with sba: values=0 does",
-              p->enc[p->use[x].enc].pe->name);
-        CHECK(e,
               (id != TERM_band_q && id != TERM_band_k && id != TERM_roll && id != TERM_scan)
                   || p->score_dim == p->dim,
               LOCI_UNSUPPORTED, "%s does not run on a GPU with pope",

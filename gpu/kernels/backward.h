@@ -107,6 +107,16 @@ DEV void count_gates(struct block b, const struct span *q, int h, int row0, int 
             *scan_at(b, SCAN_GATE, row0 + r, key0 + k) = 0;
     }
 }
+/* Do vectors of values come before states in dp? */
+DEV int vectors_first(struct block b)
+{
+    return VALUES && STATES && TURN.rule && TURN.offset < FOURS(VALUE_DIM);
+}
+/* dp of a pair: vectors of values that come last. */
+DEV float with_vectors(struct block b, const struct span *q, int h, int row, int key, float dp)
+{
+    return VALUES && !vectors_first(b) ? dp + value_number(b, q, h, row, key) : dp;
+}
 /* Pairs that go from their threads to those of rows and back.  Lanes are rows, or keys.  Of sba,
  * final scores and dp, and what the threads of rows make of them: a pair that is not visible has
  * the score -inf, and no dp. */
@@ -131,6 +141,7 @@ DEV void open_stick_pairs(struct block b, const struct span *q, int h, struct ti
             if (DROPOUT && visible) drop = drop_row_of(b, q, h, row);
             z[i][j] = visible ? all_terms(b, state, q, h, row, a.key0 + k, s[i][j], NULL_AT)
                               : -INFINITY;
+            if (visible) dp[i][j] = with_vectors(b, q, h, row, a.key0 + k, dp[i][j]);
             if (DROPOUT && visible) dp[i][j] = dp[i][j] * drop_factor(b, q, drop, a.key0 + k);
             if (!visible) dp[i][j] = 0;
         }
@@ -193,11 +204,6 @@ DEV void take_class(struct block b, const struct span *q, int row0, int key0, in
 struct tile_place {
     int h, row0, key0, by_key;
 };
-/* Do vectors of values come before states in dp? */
-DEV int vectors_first(struct block b)
-{
-    return VALUES && STATES && TURN.rule && TURN.offset < FOURS(VALUE_DIM);
-}
 /* dp: of values with dO.  Of states that are values, too, the same in a product of its own, after
  * vectors of values that come first in the text. */
 DEV void product_values(struct block b, const struct span *q, struct tile_place t, int lanes,
@@ -220,11 +226,6 @@ DEV void product_values(struct block b, const struct span *q, struct tile_place 
             c[i / 8][i % 8] += more[i / 8][i % 8];
         }
     }
-}
-/* dp of a pair: vectors of values that come last. */
-DEV float with_vectors(struct block b, const struct span *q, int h, int row, int key, float dp)
-{
-    return VALUES && !vectors_first(b) ? dp + value_number(b, q, h, row, key) : dp;
 }
 /* Pairs of a tile that mix.h keeps, of a thread whose lanes are rows, or keys. */
 DEV void load_pairs(struct block b, int64_t from, const struct span *q, int h, int row0, int key0,
@@ -1083,7 +1084,7 @@ DEV void backward_rows(struct block b)
                         MINE.ds[i][j2] = ds;
                     }
                 }
-                if (weights) store_tile(TILE_ROWS, b.room + at.s, r0, side, weight);
+                if (weights && !STICK) store_tile(TILE_ROWS, b.room + at.s, r0, side, weight);
                 else if (!ONE_BY_ONE && (!STICK || MIXES))
                     store_tile(TILE_ROWS, b.room + at.s, r0, side, MINE.ds);
             END
@@ -1110,10 +1111,10 @@ DEV void backward_rows(struct block b)
                 }
                 if (!ONE_BY_ONE) {
                     pair_terms_back(b, &q, h, pairs, USES, 0, tid, MINE.s, MINE.ds);
-                    store_tile(TILE_ROWS, b.room + at.s, r0, side, MINE.ds);
+                    if (!weights) store_tile(TILE_ROWS, b.room + at.s, r0, side, MINE.ds);
                 }
             END_IF
-            PHASE_IF(tid, weights)
+            PHASE_IF(tid, weights) /* those of sticks are in place of scores */
                 store_pairs(b, b.room + at.s, 1, &q, h, row0, rows, key0, n, tid);
                 if (tid < rows) add_ends(b, b.room + at.s, 1, &q, h, row0, tid, key0, n);
             END_IF

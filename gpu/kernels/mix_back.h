@@ -96,7 +96,7 @@ DEV void grade_rows(struct block b)
             load_pairs(b, MIX.mixed, &q, h, row0, key0, r0, side, 0, MINE.s);
             if (STICK) open_stick_pairs(b, &q, h, pairs, tid, MINE.s, MINE.ds);
             else grade_mixed(b, at, &q, h, row0, key0, tid, MINE.s, MINE.ds);
-            if (weights) store_tile(TILE_ROWS, b.room + at.s, r0, side, MINE.s);
+            if (weights && !STICK) store_tile(TILE_ROWS, b.room + at.s, r0, side, MINE.s);
         END
         PHASE_IF(tid, STICK)
             for (int r = tid; r < rows; r += THREADS) {

@@ -276,6 +276,9 @@ static const struct shape shapes[] = {
 static const struct shape some = {
     2, 4, 2, 16, 16, 70, 140, false, 0, LOCI_F32, false, false, false
 };
+/* Much is left of sticks where a chunk ends. */
+static const struct shape border = { 1,     2, 1,        16,    16,    20,   4110,
+                                     false, 0, LOCI_F32, false, false, false };
 static const char *const texts[] = {
     "nope",
     "alibi",
@@ -355,6 +358,11 @@ static const char *const texts[] = {
     "tape+alibi+cape:hidden=4",
     "tape+sba:remainder=value",
     "shaw:left=20,right=70,values=0+tape",
+    "shaw:left=20,right=70+sba",
+    "alibi+shaw:left=9,right=30+sba:remainder=value",
+    "shaw:left=20,right=70+cape:hidden=4+sba:remainder=vector,stop=0.01",
+    "shaw:left=20,right=70+cope:npos=40",
+    "tape+shaw:left=20,right=70+sba:remainder=value",
     "shaw:left=20,right=70+tape",
     "tape+shaw:left=9,right=30+ssmax:bias=1",
     "shaw:left=20,right=70+tape+alibi+cape:hidden=4",
@@ -544,6 +552,10 @@ int main(int argc, char **argv)
             }
     }
     while (device_count > devices_of_all) loci_gpu_close(gpus[--device_count]);
+    for (int k = 0; k < (int)(sizeof texts / sizeof *texts) && !LOCI_SLOW; k++)
+        if ((argc < 2 || strstr(texts[k], argv[1])) && strstr(texts[k], "sba")
+            && (!few || atoi(few) > 3))
+            check_shape(texts[k], &border, 0, OUT_O);
     for (int i = 2; i < 10 && i < (few ? atoi(few) : most); i++) /* weights are dropped */
         for (int k = 0; k < (int)(sizeof texts / sizeof *texts); k += 4)
             if (argc < 2 || strstr(texts[k], argv[1]))
