@@ -528,8 +528,8 @@ DEV void forward(struct block b)
             if (VALUES && STICK && !stores && tid < rows) {
                 const float c = b.room[at.c + tid];
                 join_end_weights(b, &q, h, row0 + tid, 1, c);
-                join_weights(b, &q, h, row0 + tid, from * KEYS, least(seen.last + 1, (to + 1) * KEYS),
-                             c);
+                join_weights(b, &q, h, row0 + tid, from * KEYS,
+                             least(seen.last + 1, (to + 1) * KEYS), c);
             }
             if (!STICK && tid < ROWS) {
                 const float before = b.room[at.all_m + tid], after = b.room[at.m + tid];

@@ -97,7 +97,8 @@ static size_t view_bytes(const loci_view *v, ptrdiff_t B, int H, ptrdiff_t L, in
     return (size_t)((B - 1) * batch + (H - 1) * head + (L - 1) * row + width) * (size_t)each;
 }
 
-/* Runs a call on a device and compares.  `expected` has the results of the CPU.  on: leave_out(). */
+/* Runs a call on a device and compares.  `expected` has the results of the CPU; `on` is for
+ * leave_out(). */
 static void compare(const char *name, loci_gpu *gpu, const char *on, const loci_plan *plan,
                     ptrdiff_t range, const void *tables, const loci_call *call,
                     const loci_grad *grad, const struct outs *expected, void *const *dtensors,
