@@ -82,6 +82,11 @@ static bool turns_back(const struct gpu_call *g)
     return g->backward && query >= 0
         && (g->params.rotation_part >= 0 || g->inputs[query] || g->inputs[key]);
 }
+/* Do those of values?  What a rotation learns from them is made of gradients that have. */
+static bool turns_values_back(const struct gpu_call *g)
+{
+    return g->at.v && g->arrays.dv && (g->params.rotation_part >= 0 || turns_back(g));
+}
 /* Do places follow from the numbers of rows, or of keys? */
 static bool counts_places(const struct gpu_call *g, bool query)
 {
@@ -217,31 +222,27 @@ static loci_status join_forms(const struct gpu_call *g, enum pass pass, bool que
                                     .back = true }));
     return LOCI_OK;
 }
-/* Rows and keys in all their forms. */
-static loci_status rotate_forms(const struct gpu_call *g, enum pass pass)
+/* Rows or keys in all their forms. */
+static loci_status rotate_forms(const struct gpu_call *g, enum pass pass, bool query, bool factors)
 {
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
-    for (int side = 0; side < 2; side++)
-        for (int form = 0; form < (side ? p->key_forms : p->row_forms); form++) {
-            const loci_view *from = side ? &c->k : &c->q;
-            const int heads = side ? p->kv_heads : p->heads;
-            const ptrdiff_t rows = side ? c->Lk : c->Lq;
-            TRY(rotate(g, pass,
-                       (struct turned){ .from = from->data,
-                                        .to = (side ? g->at.k : g->at.q)
-                                            + form * form_bytes(g, !side),
-                                        .at = of_view(*from),
-                                        .at_to = dense(heads, rows, p->score_dim),
-                                        .type = stored_as(side ? p->k_dtype : p->dtype),
-                                        .heads = heads,
-                                        .dim = p->dim,
-                                        .form = form,
-                                        .query = !side,
-                                        .turns = true,
-                                        .finish = !side && g->backward,
-                                        .factors = !side }));
-        }
+    const loci_view *from = query ? &c->q : &c->k;
+    const int heads = query ? p->heads : p->kv_heads;
+    for (int form = 0; form < (query ? p->row_forms : p->key_forms); form++)
+        TRY(rotate(g, pass,
+                   (struct turned){ .from = from->data,
+                                    .to = (query ? g->at.q : g->at.k) + form * form_bytes(g, query),
+                                    .at = of_view(*from),
+                                    .at_to = dense(heads, query ? c->Lq : c->Lk, p->score_dim),
+                                    .type = stored_as(query ? p->dtype : p->k_dtype),
+                                    .heads = heads,
+                                    .dim = p->dim,
+                                    .form = form,
+                                    .query = query,
+                                    .turns = true,
+                                    .finish = query && g->backward,
+                                    .factors = factors }));
     return LOCI_OK;
 }
 static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
@@ -249,7 +250,10 @@ static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
     if (!g->at.q) return LOCI_OK;
-    if (p->row_forms > 1) return rotate_forms(g, pass);
+    if (p->row_forms > 1) {
+        TRY(rotate_forms(g, pass, true, true));
+        return rotate_forms(g, pass, false, false);
+    }
     TRY(rotate_queries(g, pass, true));
     if (g->at.v)
         TRY(rotate(g, pass,
@@ -288,16 +292,22 @@ static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
     return fade_keys(g, pass, g->at.k);
 }
 /* Outputs turn back by the angles of their rows; gradients of outputs turn as values do. */
-static loci_status turn_outputs(const struct gpu_call *g, enum pass pass, const void *from,
-                                struct strides at, void *to, struct strides at_to, bool back)
+static loci_status turn_outputs(const struct gpu_call *g, enum pass pass)
 {
-    const struct loci_plan *p = g->call.plan;
-    if (!g->at.o || !from) return LOCI_OK;
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const bool back = !g->backward;
+    const loci_view *given = back ? &c->o : &c->g.dout; /* the other ones are in the workspace */
+    const struct strides turned = dense(p->heads, c->Lq, p->value_dim);
+    const int32_t type = stored_as(p->dtype);
+    if (!g->at.o || !given->data) return LOCI_OK;
     return rotate(g, pass,
-                  (struct turned){ .from = from,
-                                   .to = to,
-                                   .at = at,
-                                   .at_to = at_to,
+                  (struct turned){ .from = back ? g->at.o : given->data,
+                                   .to = back ? given->data : g->at.o,
+                                   .at = back ? turned : of_view(*given),
+                                   .at_to = back ? of_view(*given) : turned,
+                                   .type = back ? GPU_F32 : type,
+                                   .to_type = back ? type : GPU_F32,
                                    .heads = p->heads,
                                    .dim = p->value_dim,
                                    .query = true,
@@ -495,7 +505,8 @@ static loci_status forward_rows(const struct gpu_call *g, enum pass pass)
     }
     return LOCI_OK;
 }
-/* ae of tape: states of keys in place of values.  What is left of a stick is for none of them. */
+/* ae of tape: states of keys in place of values.  What is left of a stick is for none of them.  It
+ * comes before outputs, whose pass leaves sums in place of products with vectors. */
 static loci_status average_states(const struct gpu_call *g, enum pass pass)
 {
     const struct call *c = &g->call;
@@ -519,7 +530,6 @@ static loci_status average_states(const struct gpu_call *g, enum pass pass)
 }
 static loci_status forward_pass(struct gpu_call *g)
 {
-    const struct params *p = &g->params;
     if (g->decode) return decode(g);
     const enum pass pass = pass_of(g);
     TRY(upload_lists(g));
@@ -527,9 +537,9 @@ static loci_status forward_pass(struct gpu_call *g)
     TRY(multiply_vectors(g));
     TRY(sum_gates(g, pass));
     TRY(reflect_keys(g, pass));
-    TRY(forward_rows(g, pass));
     TRY(average_states(g, pass));
-    return turn_outputs(g, pass, g->at.o, p->o, g->call.o.data, of_view(g->call.o), true);
+    TRY(forward_rows(g, pass));
+    return turn_outputs(g, pass);
 }
 loci_status loci_gpu_forward(const loci_gpu_plan *plan, const loci_gpu_tables *tables, void *work,
                              const loci_call *call)
@@ -833,8 +843,8 @@ static loci_status finish_gradients(const struct gpu_call *g)
                                     .to_type = type,
                                     .heads = p->kv_heads,
                                     .dim = p->value_dim,
-                                    .turns = g->at.v != NULL,
-                                    .back = g->at.v != NULL,
+                                    .turns = g->at.v && !turns_values_back(g),
+                                    .back = g->at.v && !turns_values_back(g),
                                     .plain = true }));
     return LOCI_OK;
 }
@@ -949,9 +959,18 @@ static loci_status finish_factors(const struct gpu_call *g, enum pass pass)
 {
     const struct params *p = &g->params;
     if (p->factor_part < 0 && (p->rotation_part < 0 || p->q_factor < 0)) return LOCI_OK;
-    TRY(rotate_queries(g, pass, false));
-    if (p->factor_part < 0) return LOCI_OK;
-    return run(g, pass, "finish_factors", (int64_t)p->tiles * p->heads, 0, &g->arrays, p);
+    const int forms = g->call.plan->row_forms;
+    if (forms > 1) TRY(rotate_forms(g, pass, true, false));
+    else TRY(rotate_queries(g, pass, false));
+    for (int form = 0; form < forms && p->factor_part >= 0; form++) {
+        struct params k = *p;
+        struct arrays at = g->arrays;
+        at.q += form * form_bytes(g, true);
+        at.dq += form * form_bytes(g, true);
+        k.factor_part += form * FACTOR_PARTS;
+        TRY(run(g, pass, "finish_factors", (int64_t)k.tiles * k.heads, 0, &at, &k));
+    }
+    return LOCI_OK;
 }
 /* Of a side: its rows before they are rotated. */
 static void read_rows(const struct gpu_call *g, bool query, struct params *p, struct arrays *at)
@@ -961,6 +980,40 @@ static void read_rows(const struct gpu_call *g, bool query, struct params *p, st
     p->q = of_view(query ? c->q : c->k);
     p->q_type = stored_as(c->plan->dtype);
     if (query) p->scale = g->params.scale;
+}
+/* What turns as rows do, or keys, and its gradient: dO and outputs, whose turn has the sides
+ * exchanged, or values.  False: nothing does, or no gradient is wanted. */
+static bool read_values(const struct gpu_call *g, bool query, struct params *p, struct arrays *at)
+{
+    const struct call *c = &g->call;
+    const loci_view *x = query ? &c->g.dout : &c->v;
+    if (query ? !g->at.o || !x->data : !turns_values_back(g)) return false;
+    at->v = x->data;
+    at->dv = query ? c->o.data : g->at.dv;
+    p->v = of_view(*x);
+    p->v_type = stored_as(query ? c->plan->dtype : c->plan->v_dtype);
+    if (query) p->dv = of_view(c->o);
+    p->o_type = query ? stored_as(c->plan->dtype) : GPU_F32;
+    return true;
+}
+/* What learned frequencies get from them, before that of rows or keys. */
+static loci_status value_frequencies(const struct gpu_call *g, enum pass pass, bool query,
+                                     struct params *p, struct arrays at)
+{
+    struct params k = *p;
+    if (!read_values(g, query, &k, &at)) return LOCI_OK;
+    at.q = at.v;
+    at.dq = at.dv;
+    k.q = k.v;
+    k.q_type = k.v_type;
+    k.dq = k.dv;
+    k.scale = 1;
+    if (query)
+        return run(g, pass, "query_frequencies", (int64_t)k.tiles * k.heads, frequency_room(g), &at,
+                   &k);
+    p->adds = ADDS_TO_SUM;
+    return run(g, pass, "key_frequencies", (int64_t)k.ktiles * k.kv_heads, frequency_room(g), &at,
+               &k);
 }
 /* Rows as a rotation by places that come with the call reads them, before they are rotated, and
  * gradients after they have turned back. */
@@ -985,7 +1038,27 @@ static loci_status turn_back(const struct gpu_call *g, enum pass pass, bool quer
                                 .back = true }));
     p->given = given_places(g, query);
     if (!g->inputs[p->given]) return LOCI_OK;
-    return run(g, pass, "place_gradients", c->B * tiles(p->q_len, ROTATED_ROWS), 0, at, p);
+    struct params k = *p;
+    struct arrays all = *at;
+    k.plain = read_values(g, query, &k, &all);
+    return run(g, pass, "place_gradients", c->B * tiles(k.q_len, ROTATED_ROWS), 0, &all, &k);
+}
+/* Gradients of values turn back in place. */
+static loci_status turn_back_values(const struct gpu_call *g, enum pass pass)
+{
+    const struct loci_plan *p = g->call.plan;
+    const struct strides at = g->params.dv;
+    if (!turns_values_back(g)) return LOCI_OK;
+    return rotate(g, pass,
+                  (struct turned){ .from = g->at.dv,
+                                   .to = g->at.dv,
+                                   .at = at,
+                                   .at_to = at,
+                                   .heads = p->kv_heads,
+                                   .dim = p->value_dim,
+                                   .turns = true,
+                                   .back = true,
+                                   .plain = true });
 }
 /* Rows before they are rotated, and their gradients, for the host. */
 static loci_status fetch_rows(const struct gpu_call *g, enum pass pass, bool query)
@@ -1012,6 +1085,44 @@ static loci_status fetch_rows(const struct gpu_call *g, enum pass pass, bool que
     TRY(gpu->backend->copy(gpu->state, m->x[!query], rows, bytes, FROM_DEVICE, g->in.error));
     return gpu->backend->copy(gpu->state, m->g[!query], d, bytes, FROM_DEVICE, g->in.error);
 }
+/* Of tiles of rows or of keys in all their forms.  Keys that stay as they are add nothing. */
+static loci_status form_frequencies(const struct gpu_call *g, enum pass pass, bool query)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const struct loci_gpu *gpu = g->plan->gpu;
+    const ptrdiff_t rows = query ? c->Lq : c->Lk;
+    if (g->params.rotation_part < 0) return LOCI_OK;
+    if (!query)
+        TRY(gpu->backend->clear(gpu->state, g->at.apart + g->params.by_tile,
+                                (size_t)g->params.ktiles * (size_t)(p->kv_heads * p->key_forms)
+                                    * (size_t)g->params.rotation_count * sizeof(float),
+                                g->in.error));
+    for (int form = 0; form < (query ? p->row_forms : p->key_forms); form++) {
+        const struct range_place place = range_place(layout_of(p, p->rotate), query, form, 0);
+        struct params k = g->params;
+        struct arrays at = g->arrays;
+        if (place.still) continue;
+        at.q = (query ? g->at.q : g->at.k) + form * form_bytes(g, query);
+        at.dq = (query ? g->at.dq : g->at.dk) + form * form_bytes(g, query);
+        if (!query) k.q = k.k;
+        if (!query) k.dq = k.dk;
+        k.q_type = k.o_type = GPU_F32;
+        k.q_len = (int32_t)rows;
+        k.where = (query ? g->q_where : g->k_where) + (int64_t)sizeof(double) * form * c->B * rows;
+        k.counted = 0;
+        k.given = -1;
+        k.scale = 1;
+        k.form = form;
+        k.form_leaks = place.leaks;
+        k.keys_side = !query;
+        if (query) k.rotation_part += form * k.rotation_count;
+        TRY(run(g, pass, query ? "query_frequencies" : "key_frequencies",
+                query ? (int64_t)k.tiles * k.heads : (int64_t)k.ktiles * k.kv_heads,
+                frequency_room(g), &at, &k));
+    }
+    return LOCI_OK;
+}
 /* Of tiles of rows and of keys. */
 static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
 {
@@ -1024,13 +1135,20 @@ static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
         TRY(fetch_rows(g, pass, true));
         return fetch_rows(g, pass, false);
     }
+    if (p.rotation == TURN_RANGES) {
+        TRY(form_frequencies(g, pass, true));
+        return form_frequencies(g, pass, false);
+    }
     if (!learns && !given) return LOCI_OK;
     p.given = -1;
     p.where = g->q_where;
     p.counted = counts_places(g, true);
     p.scale = 1;
+    p.o_type = GPU_F32;
     if (waves) read_rows(g, true, &p, &at);
     if (given) TRY(turn_back(g, pass, true, &p, &at));
+    if (learns) TRY(value_frequencies(g, pass, true, &p, at));
+    if (c->plan->turns_values) p.rotation_part += p.rotation_count; /* after those of outputs */
     if (learns && !polar)
         TRY(run(g, pass, "query_frequencies", (int64_t)p.tiles * p.heads, frequency_room(g), &at,
                 &p));
@@ -1050,8 +1168,10 @@ static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
     p.counted = counts_places(g, false);
     p.scale = 1;
     if (waves) read_rows(g, false, &p, &at);
+    TRY(turn_back_values(g, pass));
     if (given) TRY(turn_back(g, pass, false, &p, &at));
     if (!learns) return LOCI_OK;
+    TRY(value_frequencies(g, pass, false, &p, at));
     return run(g, pass, polar ? "key_phases" : "key_frequencies", (int64_t)p.ktiles * p.kv_heads,
                frequency_room(g), &at, &p);
 }
@@ -1262,6 +1382,7 @@ static struct gpu_call without_outputs(const struct gpu_call *g)
 {
     struct gpu_call s = *g;
     s.params.q_factor = -1;
+    s.params.values = 0;
     s.arrays.o = NULL;
     return s;
 }
@@ -1293,6 +1414,15 @@ static loci_status mixed_passes(const struct gpu_call *g, enum pass pass)
     }
     return LOCI_OK;
 }
+/* From outputs and dO, or of sticks from dO that may have turned, which is float then. */
+static loci_status sum_rows(const struct gpu_call *g, enum pass pass)
+{
+    const struct call *c = &g->call;
+    struct params p = g->params;
+    if (p.stick < 0) p.o_type = stored_as(c->plan->dtype);
+    return run(g, pass, "row_sums", tiles(c->B * c->Lq, loci_gpu_threads(g->plan, pass)) * p.heads,
+               0, &g->arrays, &p);
+}
 /* Keys whose values get what is left. */
 static loci_status heir_values(const struct gpu_call *g, enum pass pass)
 {
@@ -1317,16 +1447,13 @@ static loci_status backward_pass(struct gpu_call *g)
     TRY(clear_apart(g));
     TRY(reflect_keys(g, pass));
     TRY(walk_reflected(g, pass));
-    if (!stick)
-        TRY(run(g, pass, "row_sums", tiles(c->B * c->Lq, threads) * p->heads, 0, &g->arrays, p));
-    TRY(turn_outputs(g, pass, c->g.dout.data, of_view(c->g.dout), g->at.o,
-                     dense(p->heads, c->Lq, p->value_dim), false));
+    if (!stick) TRY(sum_rows(g, pass));
+    TRY(turn_outputs(g, pass));
     if (g->at.o && g->arrays.dout) {
         g->arrays.dout = g->at.o;
         g->params.dout = dense(p->heads, c->Lq, p->value_dim);
     }
-    if (stick) /* its rows read dO as it has turned */
-        TRY(run(g, pass, "row_sums", tiles(c->B * c->Lq, threads) * p->heads, 0, &g->arrays, p));
+    if (stick) TRY(sum_rows(g, pass)); /* its rows read dO as it has turned */
     if (g->arrays.weights) {
         const struct loci_gpu *gpu = g->plan->gpu;
         TRY(join_states(g, pass, false, g->at.wide_v));
@@ -1350,20 +1477,23 @@ static loci_status backward_pass(struct gpu_call *g)
     if (fades_rows(c->plan) && g->arrays.dk)
         TRY(run(g, pass, "unstage_keys", (int64_t)p->ktiles * p->kv_heads, 0, &g->arrays, p));
     if (stick) TRY(heir_values(g, pass));
-    TRY(join_forms(g, pass, true));
-    TRY(join_forms(g, pass, false));
     TRY(input_gradients(g, pass)); /* before products with vectors and rows of q are others */
     TRY(finish_vectors(g));
     TRY(vector_totals(g));
     TRY(finish_factors(g, pass));
     if (g->arrays.dk) TRY(fade_keys(g, pass, g->at.dk));
     TRY(frequency_gradients(g, pass));
+    TRY(join_forms(g, pass, true));
+    TRY(join_forms(g, pass, false));
     TRY(finish_gradients(g));
     if (!learns(g)) return LOCI_OK;
     TRY(run(g, pass, "add_parts", tiles(p->parts, threads) * p->heads, 0, &g->arrays, p));
-    if (p->rotation_part >= 0)
-        TRY(run(g, pass, "add_frequencies", tiles(p->rotation_count, threads) * p->kv_heads, 0,
-                &g->arrays, p));
+    if (p->rotation_part >= 0) {
+        struct params k = *p;
+        k.form = c->plan->turns_values ? 2 : c->plan->row_forms;
+        TRY(run(g, pass, "add_frequencies", tiles(k.rotation_count, threads) * k.kv_heads, 0,
+                &g->arrays, &k));
+    }
     double *totals = malloc((size_t)(p->heads * p->parts + g->direct + 1) * sizeof *totals);
     CHECK(g->in.error, totals, LOCI_NO_MEMORY, "no memory for sums of what is learned");
     const loci_status status = fetch_totals(g, totals);

@@ -232,6 +232,7 @@ static void fill_turn(struct gpu_call *g)
         to->rule = (int32_t)r->rule;
         to->window = r->window;
         to->group = r->group;
+        to->leak = r->leak;
         to->key_forms = p->key_forms;
         to->q_form = (int64_t)c->B * p->heads * c->Lq * p->score_dim;
         to->k_form = (int64_t)c->B * p->kv_heads * c->Lk * p->score_dim;
@@ -243,6 +244,9 @@ static void fill_turn(struct gpu_call *g)
     } else if (g->params.rotation == TURN_STATES) {
         to->width = p->value_dim;
         to->offset = FOURS(p->value_dim);
+        for (int x = 0; x < p->rotate; x++)
+            to->rule |=
+                p->use[x].term == TERM_band_q && ((const struct vectors *)layout_of(p, x))->values;
     } else if (g->params.rotation == TURN_WAVES) {
         const struct fourier *f = layout;
         to->count = p->dim / 2;
@@ -705,6 +709,9 @@ static int count_parts(const struct call *c, int x)
     const int heads = x == p->rotate ? p->kv_heads : p->heads;
     return loci_gpu_by_key(p->use[x].term) ? 1 : (int)(p->engine->total(c, x) / heads);
 }
+/* Parts of a rotation that learns, for each number: outputs that turn come before rows, and rows
+ * have forms. */
+static int rotation_parts(const struct loci_plan *p) { return p->turns_values ? 2 : p->row_forms; }
 /* Of a use with vectors: numbers that tiles of rows sum, and totals that are summed at once. */
 static int vector_parts(struct gpu_call *g, int u, int x)
 {
@@ -760,16 +767,16 @@ static int list_parts(struct gpu_call *g)
                     g->use[u].by_row = by_row(g, 1);
             }
             u += !sink && !folded;
-            all += count;
+            all += folded ? p->row_forms * count : count;
         }
     k->rotation_part = -1;
     k->rotation_count = p->rotate >= 0 ? count_parts(c, p->rotate) : 0;
     if (k->rotation_count && (c->g.total[p->rotate] || g->measured)) k->rotation_part = all;
+    all += rotation_parts(p) * k->rotation_count;
     for (u = 0; u < k->uses; u++)
-        if (g->use[u].direct >= 0)
-            g->use[u].direct += (int64_t)p->heads * (all + k->rotation_count);
+        if (g->use[u].direct >= 0) g->use[u].direct += (int64_t)p->heads * all;
     g->fetches_rows = k->rotation == TURN_MATRICES && c->g.total[p->rotate];
-    return all + k->rotation_count;
+    return all;
 }
 
 int loci_gpu_part_of(const struct gpu_call *g, int x, int *count)
@@ -935,8 +942,8 @@ static size_t lay_out_apart(struct gpu_call *g)
     k->gates = k->by_tile = -1;
     if (g->backward && k->rotation_part >= 0 && !c->plan->keys_rotated) {
         k->by_tile = (int64_t)a.used;
-        carve_bytes(&a, loci_most_ktiles(c) * (size_t)(c->plan->kv_heads * k->rotation_count),
-                    sizeof(float));
+        carve_bytes(&a, loci_most_ktiles(c) * (size_t)(c->plan->kv_heads * c->plan->key_forms),
+                    (size_t)k->rotation_count * sizeof(float));
     }
     for (int u = 0; u < k->uses; u++) {
         if (g->use[u].term != GPU_GATE) continue;
@@ -1204,6 +1211,7 @@ static void set_params(struct gpu_call *g)
         k->v = dense(p->kv_heads, c->Lk, p->value_dim);
         at->v = g->at.v;
     }
+    if (g->at.o) k->o_type = GPU_F32; /* backward, dO that has turned */
     if (g->at.o && !g->backward) {
         k->o = dense(p->heads, c->Lq, p->value_dim);
         at->o = g->at.o;
@@ -1238,11 +1246,11 @@ static void set_params(struct gpu_call *g)
     k->dv = of_view(c->g.dv);
     at->dmask = c->g.dmask.data;
     k->dmask = of_view(c->g.dmask);
+    const bool places =
+        p->rotate >= 0
+        && (k->rotation_part >= 0 || g->fetches_rows
+            || ((loci_gpu_given(p->use[p->rotate].term) || p->states) && wants_inputs(g)));
     if (g->at.dq) {
-        const bool places =
-            p->rotate >= 0
-            && (k->rotation_part >= 0 || g->fetches_rows
-                || ((loci_gpu_given(p->use[p->rotate].term) || p->states) && wants_inputs(g)));
         /* gradients of channel gates are sums of q dq and of k dk, and so is that of own tiles */
         const bool gates = p->moves >= 0 && wants_inputs(g), keys = c->g.dk.data || places || gates;
         at->dq = c->g.dq.data || k->factor_part >= 0 || places || (p->moves >= 0 && keys) ? g->at.dq
@@ -1252,7 +1260,7 @@ static void set_params(struct gpu_call *g)
         k->dk = dense(k->kv_heads, c->Lk, p->score_dim);
     }
     if (g->at.dv) {
-        at->dv = c->g.dv.data ? g->at.dv : NULL;
+        at->dv = c->g.dv.data || (g->at.v && places) ? g->at.dv : NULL;
         k->dv = dense(p->kv_heads, c->Lk, p->value_dim);
     }
     k->finish = !g->at.dq;
@@ -1356,13 +1364,6 @@ static loci_status check_grad(const loci_gpu_plan *there, const loci_call *in,
         bool wanted = false;
         for (int i = p->first_tensor[enc]; i < p->first_tensor[enc + 1]; i++)
             wanted |= grad->dtensors[i] != NULL;
-        CHECK(e, !wanted || p->row_forms == 1 || (x != p->rotate && p->use[x].term != TERM_factor),
-              LOCI_UNSUPPORTED,
-              "gradients of what %s learns do not run on a GPU yet with rows in several forms",
-              p->enc[enc].pe->name);
-        CHECK(e, !wanted || x != p->rotate || !p->turns_values, LOCI_UNSUPPORTED,
-              "gradients of what %s learns do not run on a GPU with values=1 yet",
-              p->enc[enc].pe->name);
         CHECK(e,
               !wanted || (p->use[x].term != TERM_pieces && p->use[x].term != TERM_band_k)
                   || !in->k_first,

@@ -106,8 +106,6 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
     CHECK(e, !p->f64, LOCI_UNSUPPORTED, "dtype F64 does not run on a GPU; F32, BF16 and F16 do");
     CHECK(e, !p->values_in_keys, LOCI_UNSUPPORTED,
           "values_in_keys must be 0 on a GPU; let the view v point to k");
-    CHECK(e, !p->turns_values || p->stored == sizeof(float), LOCI_UNSUPPORTED,
-          "rope:values=1 runs in F32 on a GPU, not in BF16 or F16 yet");
     for (int x = 0; x < p->uses; x++) {
         int32_t term;
         const enum term_id id = p->use[x].term;
@@ -122,12 +120,6 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
                   || !p->turns_values,
               LOCI_UNSUPPORTED,
               "%s with vectors of values does not run on a GPU where values turn: values=0 does",
-              p->enc[p->use[x].enc].pe->name);
-        CHECK(e,
-              id != TERM_band_q || !((const struct vectors *)layout_of(p, x))->values
-                  || (p->weight < 0 && !p->states),
-              LOCI_UNSUPPORTED,
-              "%s with vectors of values does not run on a GPU with sba or tape: values=0 does",
               p->enc[p->use[x].enc].pe->name);
         CHECK(e,
               (id != TERM_band_q && id != TERM_band_k && id != TERM_roll && id != TERM_scan)

@@ -157,8 +157,8 @@ enum gpu_term {
     GPU_CHANNEL_GATES,
     GPU_REFLECTIONS
 };
-/* GPU_KEY_MARGIN: KEY_MARGIN of src/layout/band_k.h. */
-enum { GPU_USES = 6, GPU_INPUTS = 3, GPU_KEY_MARGIN = 80 };
+/* GPU_KEY_MARGIN: KEY_MARGIN of src/layout/band_k.h, FACTOR_PARTS: FACTOR_NUMBERS of factor.h. */
+enum { GPU_USES = 6, GPU_INPUTS = 3, GPU_KEY_MARGIN = 80, FACTOR_PARTS = 2 };
 enum gpu_gates { GATES_OF_KEYS, GATES_OF_VALUES, GATES_OF_INPUT };
 /* Numbers that a row of a scan carries from tile to tile. */
 enum { SCAN_CARRIES = 3 };
@@ -245,9 +245,10 @@ struct gpu_turn {
     int64_t numbers; /* byte offset in `tables`: coefficients, or matrices of bases */
     int64_t weights; /* bases: weights of coordinates, then lambdas, doubles */
     /* ranges: see struct ranged_pairs of src/layout/ranged_pairs.h; forms of keys, and numbers from
-     * form to form of q and of k */
+     * form to form of q and of k.  states: rule is 1 if vectors of values come before them in dp */
     int32_t rule, key_forms;
     int64_t window, group, q_form, k_form;
+    double leak;
     /* matrices: byte offsets in `lists` of matrices into and back, and of slots of rows, keys */
     int64_t matrices[2], slots[2], slot_entry[2];
     /* store_rows with `finish`: channels that are multiplied, and by what */
@@ -326,10 +327,13 @@ struct params {
      * backward_rows: dq is multiplied by scale. */
     int32_t back, counted, finish, keys_side; /* keys_side: rows are keys */
     int32_t given; /* places are numbers of rows: which of `in0` ..; -1: they are not */
-    int32_t plain; /* without the factor of the rotation, as values turn; forward: of states */
+    /* without the factor of the rotation, as values turn; forward: of states; place_gradients:
+     * values turn, too */
+    int32_t plain;
     int32_t rotation; /* enum gpu_rotation */
     int32_t forms;    /* of a row: kernels/forms.h */
-    /* backward: the form whose gradient is summed; reflect_nodes: the level.  enum gpu_adds */
+    /* backward: the form whose gradient is summed, or of add_frequencies how many; reflect_nodes:
+     * the level.  enum gpu_adds */
     int32_t form, adds;
     /* rotate_rows, of a form: its angle has two parts; twice factor */
     int32_t form_leaks, form_twice;

@@ -35,8 +35,9 @@ DEV void row_sums(struct block b)
         const int64_t i = (int64_t)(b.x / b.p->heads) * THREADS + tid;
         if (i < rows) {
             const int64_t batch = i / b.p->q_len, row = i % b.p->q_len;
-            const struct rows_at o = view_rows(b.at.o, b.p->o, batch, h, row, O_TYPE, 0),
-                                 dout = view_rows(b.at.dout, b.p->dout, batch, h, row, O_TYPE, 0);
+            const struct rows_at o = view_rows(b.at.o, b.p->o, batch, h, row, b.p->o_type, 0),
+                                 dout = view_rows(b.at.dout, b.p->dout, batch, h, row,
+                                                  b.p->o_type, 0);
             const int64_t at = (batch * b.p->heads + h) * b.p->q_len + row;
             const float dlse = b.at.dlse ? ((const GLOBAL float *)b.at.dlse)[at] : 0.0f;
             float sum = 0;
@@ -106,6 +107,16 @@ DEV void count_gates(struct block b, const struct span *q, int h, int row0, int 
             *scan_at(b, SCAN_GATE, row0 + r, key0 + k) = 0;
     }
 }
+/* Do vectors of values come before states in dp? */
+DEV int vectors_first(struct block b)
+{
+    return VALUES && STATES && TURN.rule && TURN.offset < FOURS(VALUE_DIM);
+}
+/* dp of a pair: vectors of values that come last. */
+DEV float with_vectors(struct block b, const struct span *q, int h, int row, int key, float dp)
+{
+    return VALUES && !vectors_first(b) ? dp + value_number(b, q, h, row, key) : dp;
+}
 /* Pairs that go from their threads to those of rows and back.  Lanes are rows, or keys.  Of sba,
  * final scores and dp, and what the threads of rows make of them: a pair that is not visible has
  * the score -inf, and no dp. */
@@ -130,6 +141,7 @@ DEV void open_stick_pairs(struct block b, const struct span *q, int h, struct ti
             if (DROPOUT && visible) drop = drop_row_of(b, q, h, row);
             z[i][j] = visible ? all_terms(b, state, q, h, row, a.key0 + k, s[i][j], NULL_AT)
                               : -INFINITY;
+            if (visible) dp[i][j] = with_vectors(b, q, h, row, a.key0 + k, dp[i][j]);
             if (DROPOUT && visible) dp[i][j] = dp[i][j] * drop_factor(b, q, drop, a.key0 + k);
             if (!visible) dp[i][j] = 0;
         }
@@ -216,17 +228,31 @@ DEV void take_own(struct block b, const struct span *q, int h, int row0, int key
         }
 }
 
-/* dp: of values with dO.  Of states that are values, too, the same in a product of its own. */
-DEV void product_values(struct block b, int lanes, const SHARED float *lane_rows,
-                        const SHARED float *others, int r0, int at, float (*c)[8])
+/* Where the pairs of a tile are, whose lanes are rows, or keys. */
+struct tile_place {
+    int h, row0, key0, by_key;
+};
+/* dp: of values with dO.  Of states that are values, too, the same in a product of its own, after
+ * vectors of values that come first in the text. */
+DEV void product_values(struct block b, const struct span *q, struct tile_place t, int lanes,
+                        const SHARED float *lane_rows, const SHARED float *others, int r0, int at,
+                        float (*c)[8])
 {
     const int all = FOURS(VALUE_DIM), split = STATES ? least(TURN.offset, all) : all;
     product(lanes, lane_rows, others, WIDER(VALUE_DIM), split, r0, at, c);
     if (STATES && split < all) {
         float more[PAIR_OTHERS][8];
+        const int first = vectors_first(b);
         product(lanes, lane_rows + split * lanes, others + split, WIDER(VALUE_DIM), all - split, r0,
                 at, more);
-        for (int i = 0; i < OTHERS(lanes) * 8; i++) c[i / 8][i % 8] += more[i / 8][i % 8];
+        for (int i = 0; i < OTHERS(lanes) * 8; i++) {
+            const int lane = lane_of(lanes, r0, i % 8), other = other_of(lanes, at, i / 8),
+                      row = t.row0 + (t.by_key ? other : lane),
+                      key = t.key0 + (t.by_key ? lane : other);
+            if (first && row < q->nq && key < q->nk)
+                c[i / 8][i % 8] += value_number(b, q, t.h, row, key);
+            c[i / 8][i % 8] += more[i / 8][i % 8];
+        }
     }
 }
 /* Pairs of a tile that mix.h keeps, of a thread whose lanes are rows, or keys. */
@@ -398,7 +424,7 @@ DEV void grade_pairs(struct block b, struct keys_room at, const struct span *q, 
             if (whole || sees(b, q, t.h, row, key)) {
                 const float f = DROPOUT ? drop_factor(b, q, drop, key) : 1.0f;
                 p = pair_weight(b, state, q, t.h, row, key, s[i][j], lse);
-                if (VALUES) dp[i][j] = dp[i][j] + value_number(b, q, t.h, row, key);
+                dp[i][j] = with_vectors(b, q, t.h, row, key, dp[i][j]);
                 ds = p * ((DROPOUT ? dp[i][j] * f : dp[i][j]) - delta);
                 if (DROPOUT) p = p * f;
                 ds = terms_back(b, state, q, t.h, row, key, s[i][j], ds, USES, SCAN + 1);
@@ -525,6 +551,7 @@ DEV void backward_keys(struct block b)
                                            keys, whole };
         const struct grid lanes = grid_of(b.room + at.k, 1, KEYS),
                           others = grid_of(b.room + at.q, WIDER(DIM), 1);
+        const struct tile_place by_keys = { t.h, t.row0, key0, 1 };
         const int own = GATED && owns_tile(b, &q, t.row0, rows, key0 / KEYS),
                   ends = next.item != t.item || (GATED && next.h != t.h);
         const int ways = REFLECTS ? ways_of(b, &q, t.row0, rows, key0 / KEYS) : 0,
@@ -546,8 +573,8 @@ DEV void backward_keys(struct block b)
                     tid < rows ? ((const GLOBAL float *)b.at.delta)[list + tid] : 0.0f;
                 if (lse * 0.0f != 0.0f && !whole) *flag = 0;
             }
-            product_values(b, KEYS, b.room + at.v, b.room + at.dout, first_lane(KEYS, tid),
-                           place(KEYS, tid), MINE.p);
+            product_values(b, &q, by_keys, KEYS, b.room + at.v, b.room + at.dout,
+                           first_lane(KEYS, tid), place(KEYS, tid), MINE.p);
             COPIES_DONE
         END
         PHASE_IF(tid, !apart)
@@ -1279,6 +1306,7 @@ DEV void backward_rows(struct block b)
                                                key0, n, whole };
             const struct grid lanes = grid_of(b.room + at.q, 1, TILE_ROWS),
                               others = grid_of(b.room + at.k, WIDER(DIM), 1);
+            const struct tile_place by_rows = { h, row0, key0, 0 };
             const int own = GATED && owns_tile(b, &q, row0, rows, j);
             const int ways = REFLECTS ? ways_of(b, &q, row0, rows, j) : 0,
                       begun = REFLECTS ? nodes_begun(ways, j) : 0,
@@ -1296,7 +1324,7 @@ DEV void backward_rows(struct block b)
             END
             PHASE(tid)
                 if (apart && !REFLECTS) fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
-                product_values(b, TILE_ROWS, b.room + at.dout, b.room + at.v,
+                product_values(b, &q, by_rows, TILE_ROWS, b.room + at.dout, b.room + at.v,
                                first_lane(TILE_ROWS, tid), place(TILE_ROWS, tid), MINE.ds);
                 COPIES_DONE
             END
@@ -1433,7 +1461,7 @@ DEV void backward_rows(struct block b)
                             const float p =
                                 pair_weight(b, state, &q, h, row, key, MINE.s[i][j2], lse);
                             float dp = MINE.ds[i][j2];
-                            if (VALUES) dp = dp + value_number(b, &q, h, row, key);
+                            dp = with_vectors(b, &q, h, row, key, dp);
                             if (DROPOUT) dp = dp * drop_factor(b, &q, drop, key);
                             ds = p * (dp - delta);
                             weight[i][j2] = p;
@@ -1446,7 +1474,7 @@ DEV void backward_rows(struct block b)
                         MINE.ds[i][j2] = ds;
                     }
                 }
-                if (weights) store_tile(TILE_ROWS, b.room + at.s, r0, side, weight);
+                if (weights && !STICK) store_tile(TILE_ROWS, b.room + at.s, r0, side, weight);
                 else if (!ONE_BY_ONE && (!STICK || MIXES))
                     store_tile(TILE_ROWS, b.room + at.s, r0, side, MINE.ds);
             END
@@ -1473,10 +1501,10 @@ DEV void backward_rows(struct block b)
                 }
                 if (!ONE_BY_ONE) {
                     pair_terms_back(b, &q, h, pairs, USES, 0, tid, MINE.s, MINE.ds);
-                    store_tile(TILE_ROWS, b.room + at.s, r0, side, MINE.ds);
+                    if (!weights) store_tile(TILE_ROWS, b.room + at.s, r0, side, MINE.ds);
                 }
             END_IF
-            PHASE_IF(tid, weights)
+            PHASE_IF(tid, weights) /* those of sticks are in place of scores */
                 store_pairs(b, b.room + at.s, 1, &q, h, row0, rows, key0, n, tid);
                 if (tid < rows) add_ends(b, b.room + at.s, 1, &q, h, row0, tid, key0, n);
             END_IF
@@ -1754,8 +1782,8 @@ DEV void backward_rows(struct block b)
 /* ---- Sums of what is learned ----------------------------------------------------------------- */
 
 /* Number i of a head, over an item: its chunks from the oldest on, in double; in each the tiles of
- * rows, in float. */
-DEV double item_sum(struct block b, const struct span *q, int item, int h, int i)
+ * rows, in float, of each n numbers, `apart` from each other. */
+DEV double item_sum(struct block b, const struct span *q, int item, int h, int i, int n, int apart)
 {
     const int row = item * ITEM, rows = least(q->nq - row, ITEM);
     const struct keys_seen seen = keys_of(b, q, row, rows);
@@ -1764,8 +1792,10 @@ DEV double item_sum(struct block b, const struct span *q, int item, int h, int i
     double all = 0;
     for (int chunk = oldest; chunk <= newest; chunk++) {
         float part = 0;
-        for (int r = 0; r < rows; r += TILE_ROWS)
-            part = part + part_of(b, q->tile + (row + r) / TILE_ROWS, h, chunk)[i];
+        for (int r = 0; r < rows; r += TILE_ROWS) {
+            const GLOBAL float *x = part_of(b, q->tile + (row + r) / TILE_ROWS, h, chunk) + i;
+            for (int k = 0; k < n; k++) part = part + x[k * apart];
+        }
         all = all + (double)part;
     }
     return all;
@@ -1774,12 +1804,15 @@ DEV double item_sum(struct block b, const struct span *q, int item, int h, int i
 DEV void add_parts(struct block b)
 {
     PHASE(tid)
-        const int i = b.x / b.p->heads * THREADS + tid, h = b.x % b.p->heads;
+        const int i = b.x / b.p->heads * THREADS + tid, h = b.x % b.p->heads,
+                  factor = i - b.p->factor_part; /* of rows in each of their forms */
+        const int forms =
+            b.p->factor_part >= 0 && factor >= 0 && factor < FACTOR_PARTS ? FORMS : 1;
         double total = 0;
         for (int s = b.p->sequences - 1; s >= 0 && i < PARTS; s--) {
             const struct span q = span_at(b, s);
             for (int item = (q.nq + ITEM - 1) / ITEM - 1; item >= 0; item--)
-                total += item_sum(b, &q, item, h, i);
+                total += item_sum(b, &q, item, h, i, forms, FACTOR_PARTS);
         }
         if (i < PARTS) ((GLOBAL double *)b.at.totals)[(int64_t)h * PARTS + i] = total;
     END

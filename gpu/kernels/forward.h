@@ -54,7 +54,8 @@ DEV float score_row(struct block b, struct forward_room at, const struct span *q
                 if (whole || sees(b, q, h, row0 + r, key0 + k)) {
                     x[i] = all_terms(b, state, q, h, row0 + r, key0 + k, x[i], NULL_AT);
                     seen |= 1u << k % 16;
-                    if (VALUES && row0 + r < q->nq) store_score(b, q, h, row0 + r, key0 + k, x[i]);
+                    if (VALUES && !STICK && row0 + r < q->nq)
+                        store_score(b, q, h, row0 + r, key0 + k, x[i]);
                 } else {
                     x[i] = -INFINITY;
                 }
@@ -474,6 +475,8 @@ DEV void forward(struct block b)
                 if (VALUES && !stores && tid < rows)
                     add_end_weights(b, b.room + at.s + tid, ROWS, &q, h, row0 + tid, key0, n,
                                     b.room[at.alpha + tid]);
+                if (VALUES && STICK && !stores && tid < rows)
+                    store_weights(b, b.room + at.s + tid, ROWS, &q, h, row0 + tid, key0, n);
                 if (!keep && !stores) add_values(b, at, n, tid, &MINE);
                 COPIES_DONE
             END
@@ -483,6 +486,12 @@ DEV void forward(struct block b)
             if (STICK && tid < ROWS) {
                 b.room[at.a + tid] = 1;
                 b.room[at.c + tid] = stick_rest(whole_sticks(b, at)[tid]);
+            }
+            if (VALUES && STICK && !stores && tid < rows) {
+                const float c = b.room[at.c + tid];
+                join_end_weights(b, &q, h, row0 + tid, 1, c);
+                join_weights(b, &q, h, row0 + tid, from * KEYS,
+                             least(seen.last + 1, (to + 1) * KEYS), c);
             }
             if (!STICK && tid < ROWS) {
                 const float before = b.room[at.all_m + tid], after = b.room[at.m + tid];
@@ -520,7 +529,7 @@ DEV void forward(struct block b)
             if (HAS_VALUES(u) && r < rows)
                 gather_row(b, USE(u), row_reach_of(b, USE(u), &q, row0, rows), 0, &q, h, row0 + r,
                            tid / ROWS, TEAM, USE(u).by_row,
-                           row_by_distance(b, b.p->ds_by_distance, &q, h, row0 + r), 1,
+                           row_by_distance(b, b.p->ds_by_distance, &q, h, row0 + r), !STICK,
                            m == -INFINITY ? 0.0f : m);
     END_IF
     PHASE_IF(tid, VALUES)

@@ -8,15 +8,16 @@
 #include "kernels/rotate.h"
 
 /* The gradient of the angle of a pair, from row r of x, times scale, and its gradient d. */
-DEV double angle_gradient(struct block b, struct rows_at x, struct rows_at d, int r, int pair)
+DEV double angle_gradient(struct block b, struct rows_at x, struct rows_at d, float scale, int r,
+                          int pair)
 {
     const struct gpu_turn u = TURN;
     const int a = u.offset + (u.inside ? 2 * pair : pair), c = a + (u.inside ? 1 : u.count);
-    const GLOBAL float *g = (const GLOBAL float *)d.at + d.first + r * d.row;
-    const int64_t row = x.first + r * x.row;
-    if (g[a] == 0 && g[c] == 0) return 0;
-    return (double)(load_number(x.at, x.type, row + a) * b.p->scale) * (double)g[c]
-         - (double)(load_number(x.at, x.type, row + c) * b.p->scale) * (double)g[a];
+    const int64_t row = x.first + r * x.row, to = d.first + r * d.row;
+    const float ga = load_number(d.at, d.type, to + a), gc = load_number(d.at, d.type, to + c);
+    if (ga == 0 && gc == 0) return 0;
+    return (double)(load_number(x.at, x.type, row + a) * scale) * (double)gc
+         - (double)(load_number(x.at, x.type, row + c) * scale) * (double)ga;
 }
 /* Number i of a part, [axes][dim / 2]: the sum of coordinate times gradient of the angle over the
  * rows first .. first + n - 1 of a head of an entry.  x and d: these rows and their gradients. */
@@ -30,11 +31,14 @@ DEV double frequency_gradient(struct block b, struct rows_at x, struct rows_at d
     double sum = 0;
     if (pair >= t->count) return 0;
     for (int r = 0; r < n; r++) {
-        const double turn = angle_gradient(b, x, d, r, pair);
-        const double at = b.p->given >= 0 ? given_place(b, batch, h, first + r)
-                        : b.p->counted
-                            ? (double)(((const GLOBAL int64_t *)where)[batch] + first + r)
-                            : where[(batch * t->axes + axis) * b.p->q_len + first + r];
+        const double turn = angle_gradient(b, x, d, b.p->scale, r, pair);
+        double at = b.p->given >= 0 ? given_place(b, batch, h, first + r)
+                  : b.p->counted ? (double)(((const GLOBAL int64_t *)where)[batch] + first + r)
+                                 : where[(batch * t->axes + axis) * b.p->q_len + first + r];
+        if (ROTATION == TURN_RANGES && b.p->form_leaks) { /* src/layout/ranged_pairs.h */
+            const double window = b.p->keys_side ? 0.0 : (double)TURN.window;
+            at = window + TURN.leak * (at - window);
+        }
         if (b.p->given < 0 || turn != 0) sum += at * turn;
     }
     return sum;
@@ -142,8 +146,10 @@ DEV void rotation_part(struct block b, struct rows_at x, struct rows_at d, int b
     const int size = (u.block + 1) / 2, each = u.axes * size + 2 * size * (size - 1);
     const int panels = ROTATION == TURN_BASES ? u.panels : 0, waves = ROTATION == TURN_WAVES;
     PHASE_IF(tid, ROTATION <= TURN_GIVEN)
-        for (int i = tid; i < b.p->rotation_count; i += THREADS)
-            to[i] = (float)frequency_gradient(b, x, d, batch, h, first, n, i);
+        for (int i = tid; i < b.p->rotation_count; i += THREADS) {
+            const float sum = (float)frequency_gradient(b, x, d, batch, h, first, n, i);
+            to[i] = b.p->adds == ADDS_TO_SUM ? to[i] + sum : sum;
+        }
     END_IF
     /* chains over the rows, from some rows to the next */
     for (int r0 = 0; r0 < n && waves; r0 += ROTATED_ROWS) {
@@ -201,7 +207,7 @@ DEV void rotation_part(struct block b, struct rows_at x, struct rows_at d, int b
         END
     }
 }
-/* A group has 64 rows of a head. */
+/* A group has 64 rows of a head, whose gradients are stored as `o_type`. */
 DEV void query_frequencies(struct block b)
 {
     const int tile = b.x / b.p->heads, h = b.x % b.p->heads;
@@ -210,12 +216,13 @@ DEV void query_frequencies(struct block b)
     const struct keys_seen seen = keys_of(b, &q, row0, rows);
     const int newest = seen.last < seen.first ? first_chunk(b, &q, row0) : seen.last / CHUNK;
     rotation_part(b, view_rows(b.at.q, b.p->q, q.b, h, q.q0 + row0, b.p->q_type, 0),
-                  view_rows(b.at.dq, b.p->dq, q.b, h, q.q0 + row0, GPU_F32, 0), q.b, h,
+                  view_rows(b.at.dq, b.p->dq, q.b, h, q.q0 + row0, b.p->o_type, 0), q.b, h,
                   h / (b.p->heads / b.p->kv_heads), q.q0 + row0, rows,
                   part_of(b, tile, h, newest) + b.p->rotation_part);
 }
-/* Of 64 keys of a kv head: floats in `apart`, [ktiles][kv_heads][count].  The keys and their
- * gradients are q and dq here, and their number q_len. */
+DEV int forms_of_keys(struct block b) { return ROTATION == TURN_RANGES ? TURN.key_forms : 1; }
+/* Of 64 keys of a kv head in a form: floats in `apart`, [ktiles][kv_heads][forms][count].  The keys
+ * and their gradients are q and dq here, and their number q_len. */
 DEV void key_frequencies(struct block b)
 {
     const int tile = b.x / b.p->kv_heads, h = b.x % b.p->kv_heads;
@@ -225,10 +232,22 @@ DEV void key_frequencies(struct block b)
                   view_rows(b.at.dq, b.p->dq, q.b, h, q.k0 + key0, GPU_F32, 0), q.b, h, h,
                   q.k0 + key0, keys,
                   (GLOBAL float *)(b.at.apart + b.p->by_tile)
-                      + (int64_t)b.x * b.p->rotation_count);
+                      + ((int64_t)b.x * forms_of_keys(b) + b.p->form) * b.p->rotation_count);
 }
-/* Gradients of places or angles that come with the call.  A group has ROTATED_ROWS rows of an
- * entry. */
+/* Of the place of row 0 of x, or of its angle number i: docs/bits.md, Backward. */
+DEV double place_gradient(struct block b, struct rows_at x, struct rows_at d, float scale, int h,
+                          int i)
+{
+    const struct gpu_turn u = TURN;
+    double sum = 0;
+    if (ROTATION == TURN_GIVEN) return angle_gradient(b, x, d, scale, 0, i);
+    const GLOBAL double *w =
+        pairs_row(pairs_of(b), u.groups > 1 ? h / (b.p->heads / b.p->kv_heads) : 0, 0);
+    for (int n = 0; n < u.count; n++) sum += w[n] * angle_gradient(b, x, d, scale, 0, n);
+    return sum;
+}
+/* Gradients of places or angles that come with the call.  plain: those of v and dv come first:
+ * values of keys, or dO and outputs of rows.  A group has ROTATED_ROWS rows of an entry. */
 DEV void place_gradients(struct block b)
 {
     const int tiles = (b.p->q_len + ROTATED_ROWS - 1) / ROTATED_ROWS;
@@ -248,22 +267,20 @@ DEV void place_gradients(struct block b)
                 all + (((int64_t)batch * b.p->heads + h) * b.p->q_len + row) * each + i % each;
             double sum = 0;
             if (is_unused(b, batch, row)) continue;
-            if (ROTATION == TURN_GIVEN) {
-                *to = (float)(sum + angle_gradient(b, x, d, 0, i % each));
-                continue;
-            }
-            const GLOBAL double *w =
-                pairs_row(pairs_of(b), u.groups > 1 ? h / (b.p->heads / b.p->kv_heads) : 0, 0);
-            for (int n = 0; n < u.count; n++) sum += w[n] * angle_gradient(b, x, d, 0, n);
-            *to = (float)sum;
+            if (b.p->plain)
+                sum += place_gradient(
+                    b, view_rows(b.at.v, b.p->v, batch, h, row, b.p->v_type, 0),
+                    view_rows(b.at.dv, b.p->dv, batch, h, row, b.p->o_type, 0), 1.0f, h, i % each);
+            *to = (float)(sum + place_gradient(b, x, d, b.p->scale, h, i % each));
         }
     END
 }
 /* One thread per number of a kv head, after add_parts: items as there, in each the heads of the
- * group; then the tiles of keys, rising. */
+ * group; then the tiles of keys, rising, in each their forms.  form: parts of rows that follow each
+ * other, of outputs and rows, or of forms. */
 DEV void add_frequencies(struct block b)
 {
-    const int group = b.p->heads / b.p->kv_heads;
+    const int group = b.p->heads / b.p->kv_heads, forms = forms_of_keys(b);
     PHASE(tid)
         const int i = b.x / b.p->kv_heads * THREADS + tid, kvh = b.x % b.p->kv_heads;
         double total = 0;
@@ -271,12 +288,15 @@ DEV void add_frequencies(struct block b)
             const struct span q = span_at(b, s);
             for (int item = (q.nq + ITEM - 1) / ITEM - 1; item >= 0; item--)
                 for (int h = kvh * group; h < (kvh + 1) * group; h++)
-                    total += item_sum(b, &q, item, h, b.p->rotation_part + i);
+                    total += item_sum(b, &q, item, h, b.p->rotation_part + i, b.p->form,
+                                      b.p->rotation_count);
         }
         const int on = b.p->by_tile >= 0 && i < b.p->rotation_count;
-        for (int tile = 0; on && tile < b.p->ktiles; tile++)
+        for (int n = 0; on && n < b.p->ktiles * forms; n++)
             total += (double)((const GLOBAL float *)(b.at.apart + b.p->by_tile))
-                [((int64_t)tile * b.p->kv_heads + kvh) * b.p->rotation_count + i];
+                [(((int64_t)(n / forms) * b.p->kv_heads + kvh) * forms + n % forms)
+                     * b.p->rotation_count
+                 + i];
         if (i < b.p->rotation_count)
             ((GLOBAL double *)b.at.totals)[(int64_t)kvh * group * PARTS + b.p->rotation_part + i] =
                 total;

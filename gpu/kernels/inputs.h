@@ -79,6 +79,7 @@ DEV void backward_inputs(struct block b)
                                                keys, 0 };
             const int rows = least(q.nq - row0, TILE_ROWS),
                       own = GATED && owns_tile(b, &q, row0, rows, key0 / KEYS);
+            const struct tile_place by_keys = { h, row0, key0, 1 };
             const struct grid lanes = grid_of(b.room + at.k, 1, KEYS),
                               others = grid_of(b.room + at.q, WIDER(DIM), 1);
             const int64_t list = ((int64_t)q.b * b.p->heads + h) * b.p->q_len + q.q0 + row0;
@@ -100,8 +101,8 @@ DEV void backward_inputs(struct block b)
                 }
             END
             PHASE(tid)
-                product_values(b, KEYS, b.room + at.v, b.room + at.dout, first_lane(KEYS, tid),
-                               place(KEYS, tid), MINE.ds);
+                product_values(b, &q, by_keys, KEYS, b.room + at.v, b.room + at.dout,
+                               first_lane(KEYS, tid), place(KEYS, tid), MINE.ds);
             END
             PHASE(tid) /* where dO was, if there is no room for both */
                 load_rows(rows_q, 0, rows, TILE_ROWS, DIM, WIDER(DIM), tid, b.room + at.q);
@@ -204,7 +205,7 @@ DEV void backward_inputs(struct block b)
                     for (int j = 0; j < 8; j++) {
                         const int key = key0 + lane_of(KEYS, r0, j);
                         float ds = 0, dp = MINE.ds[i][j];
-                        if (VALUES) dp = dp + value_number(b, &q, h, row, key);
+                        if (sees(b, &q, h, row, key)) dp = with_vectors(b, &q, h, row, key, dp);
                         if (DROPOUT) dp = dp * drop_factor(b, &q, drop, key);
                         if (sees(b, &q, h, row, key))
                             ds = pair_weight(b, state, &q, h, row, key, MINE.s[i][j], lse)

@@ -31,12 +31,20 @@ DEV void grade_mixed(struct block b, struct rows_room at, const struct span *q, 
             ds[i][j] = 0;
             if (seen) {
                 weight = pair_weight(b, NULL_AT, q, h, row, key, p[i][j], b.room[at.lse + r]);
-                if (VALUES) dp = dp + value_number(b, q, h, row, key);
+                dp = with_vectors(b, q, h, row, key, dp);
                 if (DROPOUT) f = drop_factor(b, q, drop_row_of(b, q, h, row), key);
                 ds[i][j] = weight * ((DROPOUT ? dp * f : dp) - b.room[at.delta + r]);
             }
             p[i][j] = DROPOUT ? weight * f : weight;
         }
+}
+/* Have the rows of all heads ended before a tile of keys?  Nothing has a gradient there, and the
+ * mask no -0. */
+DEV int all_sticks_ended(struct block b, const struct span *q, int row0, int rows, int tile)
+{
+    int h = 0;
+    while (h < b.p->heads && stick_ended(b, q, h, row0, rows, tile)) h++;
+    return h == b.p->heads;
 }
 /* A group has 64 rows of a head. */
 DEV void grade_rows(struct block b)
@@ -72,6 +80,9 @@ DEV void grade_rows(struct block b)
     for (int j = seen.first / KEYS; seen.first <= seen.last && j <= seen.last / KEYS; j++) {
         const int key0 = j * KEYS, n = least(seen.last + 1 - key0, KEYS),
                   ends = j == seen.last / KEYS || (j + 1) % (CHUNK / KEYS) == 0;
+        const struct tile_place by_rows = { h, row0, key0, 0 };
+        const int masked = MASK_KIND == 2 && b.at.dmask
+                        && !(STICK && all_sticks_ended(b, &q, row0, rows, j));
         const struct tile_pairs pairs = { b.room + at.s, b.room + at.size, TILE_ROWS, 0, row0,
                                            key0, n, 0 };
         PHASE(tid)
@@ -80,11 +91,12 @@ DEV void grade_rows(struct block b)
         END
         PHASE(tid)
             const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
-            product_values(b, TILE_ROWS, b.room + at.dout, b.room + at.v, r0, side, MINE.ds);
+            product_values(b, &q, by_rows, TILE_ROWS, b.room + at.dout, b.room + at.v, r0, side,
+                           MINE.ds);
             load_pairs(b, MIX.mixed, &q, h, row0, key0, r0, side, 0, MINE.s);
             if (STICK) open_stick_pairs(b, &q, h, pairs, tid, MINE.s, MINE.ds);
             else grade_mixed(b, at, &q, h, row0, key0, tid, MINE.s, MINE.ds);
-            if (weights) store_tile(TILE_ROWS, b.room + at.s, r0, side, MINE.s);
+            if (weights && !STICK) store_tile(TILE_ROWS, b.room + at.s, r0, side, MINE.s);
         END
         PHASE_IF(tid, STICK)
             for (int r = tid; r < rows; r += THREADS) {
@@ -101,7 +113,7 @@ DEV void grade_rows(struct block b)
             if (STICK) close_stick_pairs(b, &q, h, pairs, tid, MINE.s, MINE.ds);
             store_pairs_of(b, MIX.mixed, &q, h, row0, key0, r0, side, MINE.s);
             store_pairs_of(b, MIX.gradients, &q, h, row0, key0, r0, side, MINE.ds);
-            for (int i = 0; MASK_KIND == 2 && b.at.dmask && i < OTHERS(TILE_ROWS) * 8; i++) {
+            for (int i = 0; masked && i < OTHERS(TILE_ROWS) * 8; i++) {
                 const int row = row0 + lane_of(TILE_ROWS, r0, i % 8),
                           key = key0 + other_of(TILE_ROWS, side, i / 8);
                 if (sees(b, &q, h, row, key))

@@ -224,19 +224,34 @@ DEV const GLOBAL float *value_vectors(struct block b, struct gpu_use u, int h)
 {
     return (const GLOBAL float *)(b.at.tables + u.values_at) + h * u.vectors_head;
 }
-/* The final score of a visible pair, by distance. */
+/* The final score of a visible pair, or its weight where a stick breaks, by distance. */
 DEV void store_score(struct block b, const struct span *q, int h, int row, int key, float s)
 {
     const int64_t n = distance_of(b, q, row, key) - b.p->ds_lo;
     if (n >= 0 && n < b.p->ds_width)
         row_by_distance(b, b.p->ds_by_distance, q, h, row)[n] = s;
 }
-/* A row begins: no scores, no sums. */
+/* Weights of a row's keys, [key][stride]; and those of a chunk where it joins all others. */
+DEV void store_weights(struct block b, const SHARED float *p, int stride, const struct span *q,
+                       int h, int row, int key0, int keys)
+{
+    for (int k = 0; k < keys; k++) store_score(b, q, h, row, key0 + k, p[k * stride]);
+}
+DEV void join_weights(struct block b, const struct span *q, int h, int row, int key, int end,
+                      float c)
+{
+    GLOBAL float *x = row_by_distance(b, b.p->ds_by_distance, q, h, row);
+    for (; key < end; key++) {
+        const int64_t n = distance_of(b, q, row, key) - b.p->ds_lo;
+        if (n >= 0 && n < b.p->ds_width) x[n] = fma_(x[n], c, 0.0f);
+    }
+}
+/* A row begins: no scores or weights, no sums. */
 DEV void open_values(struct block b, const struct span *q, int h, int row0, int rows, int tid)
 {
     for (int i = tid; i < rows * b.p->ds_width; i += THREADS)
         row_by_distance(b, b.p->ds_by_distance, q, h, row0 + i / b.p->ds_width)
-            [i % b.p->ds_width] = -INFINITY;
+            [i % b.p->ds_width] = STICK ? 0.0f : -INFINITY;
     for (int u = 0; u < USES; u++)
         for (int i = tid; HAS_VALUES(u) && i < 4 * rows; i += THREADS)
             *row_sum_at(b, USE(u).by_row + i % 4 / 2, i % 2, q, h, row0 + i / 4) = 0;
