@@ -73,8 +73,7 @@ class Process(unittest.TestCase):
 
     @unittest.skipUnless(hasattr(os, "fork") and importlib.util.find_spec("torch"), "there is no fork, or no torch")
     def test_threads_of_torch(self) -> None:
-        """Calls run on torch's OpenMP, except where it has another number of threads, and in a child after a fork, where
-        OpenMP may hang."""
+        """Calls run on torch's OpenMP, but with another number of threads, and in a forked child, in a pool of loci."""
         code = """
 import os, signal, torch, loci
 from loci import _plan

@@ -3,9 +3,9 @@
  * shapes on both sides of the borders of tiles, items and chunks; o, lse and all gradients.
  *
  * Devices are the host's loops, with the threads of a phase shuffled, and the first OpenCL device
- * if there is one, on a few shapes.  One shape has all texts, each other shape every fifth or third,
- * and one gradient at a time every third.  $LOCI_DEVICES names other devices, "cuda:0 host host:1",
- * and tries all texts.  $LOCI_WALK takes the whole walk, not its small problems alone;
+ * if there is one, on a few shapes.  One shape has all texts, each other shape every fifth or
+ * third, and one gradient at a time every third.  $LOCI_DEVICES names other devices, "cuda:0 host
+ * host:1", and tries all texts.  $LOCI_WALK takes the whole walk, not its small problems alone;
  * $LOCI_SHAPES=n only the first n shapes.  The argument, if there is one, is a text: only its
  * problems are tried.  scripts/gpu runs all of it.
  */
