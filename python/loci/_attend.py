@@ -418,7 +418,14 @@ class Problem:
         """A function of C.  Calls over ranks are not interrupted: others wait for them."""
         if self.ranks is not None:
             return int(getattr(self.ranks, name)(*arguments))
-        return run(getattr(_c.lib, name), call, self.form.products, *arguments)
+        return run(getattr(_c.lib, name), call, self.products(), *arguments)
+
+    def products(self) -> float:
+        """Of two numbers, where all rows see all keys of their sequence."""
+        s, m = self.form.shape, self.masking
+        if m is None or m.q_starts is None or self.plan.stage == "linear_attention":
+            return self.form.products
+        return self.form.products * m.pairs() / max(s.rows * s.keys, 1)
 
     def forward(self, out: Any = None, want_lse: bool = False) -> tuple[Any, Any, Any]:
         """o, lse or rem, ae; what is not wanted or not there is None."""

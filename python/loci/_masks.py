@@ -59,6 +59,10 @@ class Masking:
         arrays_ = {name: x.copy() for name, x in vars(self).items() if isinstance(x, np.ndarray)}
         return replace(self, **arrays_)
 
+    def pairs(self) -> float:
+        """Of rows and keys in packed sequences."""
+        return float(np.diff(self.q_starts).astype(float) @ np.diff(self.k_starts).astype(float))
+
 
 def _both(given: Mapping[str, Any], one: str, q: str, k: str) -> tuple[Any, Any, str, str]:
     """What is said once for both, or for each; and under which names."""

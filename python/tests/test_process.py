@@ -248,6 +248,25 @@ except KeyboardInterrupt:
                 _interrupt.LONG = length
             self.assertTrue(all(np.array_equal(a, b) for a, b in zip(got, want, strict=True)))
 
+    def test_packed_calls_are_short(self) -> None:
+        """They are as long as their sequences, not as one sequence of all rows."""
+        from loci import _interrupt
+
+        x = np.random.default_rng(1).standard_normal((1, 4, 64 * 60, 32), np.float32)
+        starts, aside = range(0, 64 * 60 + 1, 60), _interrupt._run_aside
+
+        def long(*_: Any) -> int:
+            raise AssertionError("a long call")
+
+        loci.set_num_threads(1)
+        try:
+            _interrupt._run_aside = long
+            loci.attention(x, x, x, cu_seqlens_q=starts, cu_seqlens_k=starts)
+            with self.assertRaisesRegex(AssertionError, "a long call"):
+                loci.attention(x, x, x)
+        finally:
+            _interrupt._run_aside = aside
+
     def test_memory(self) -> None:
         """Calls of 3000 shapes: forms and plans are kept, but not without end."""
         import resource
