@@ -70,6 +70,15 @@ static void plans(void)
     }
 }
 
+#ifndef LOCI_NO_THREADS
+/* An OpenMP runtime whose team is the caller. */
+static void alone(void (*body)(void *), void *arg, unsigned threads, unsigned flags)
+{
+    (void)threads;
+    (void)flags;
+    body(arg);
+}
+#endif
 /* Whichever thread cannot be created: none remains, and the host is unchanged. */
 static void pools(void)
 {
@@ -91,6 +100,18 @@ static void pools(void)
                    "a pool, failing at %d: the host has changed", n);
         if (!status) loci_pool_destroy(&host);
         CHECK_THAT(inject->live == live, "a pool, failing at %d: %ld blocks left", n,
+                   inject->live - live);
+    }
+    for (int n = 0; n < 2; n++) {
+        loci_host host;
+        const long live = inject->live;
+        inject_arm(INJECT_MEMORY | INJECT_THREAD, INJECT_ONCE, EAGAIN, n);
+        const loci_status status = loci_pool_create_openmp(&host, 4, alone);
+        inject_off();
+        CHECK_THAT(status == (n ? LOCI_OK : LOCI_NO_MEMORY), "a team, failing at %d: status %d", n,
+                   status);
+        if (!status) loci_pool_destroy(&host);
+        CHECK_THAT(inject->live == live, "a team, failing at %d: %ld blocks left", n,
                    inject->live - live);
     }
 #endif
