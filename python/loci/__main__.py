@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import loci
-from loci import _c, _plan, _program
+from loci import _c, _program
 
 
 def _version(distribution: str) -> str:
@@ -39,10 +39,6 @@ def _files() -> str:
     return "read"
 
 
-def _threads() -> str:
-    return "those of torch, by OpenMP" if _plan.torch_runs(loci.get_num_threads()) else "in a pool of loci"
-
-
 def report() -> str:
     """What an issue about loci should say: versions, files and the processor, a line each."""
     isas = loci.isas()
@@ -52,7 +48,7 @@ def report() -> str:
         "program": _program.own() or "none: jansson was not here when the wheel was built",
         "model files": _files(),
         "instructions": f"{', '.join(isas)} (in use: {isas[-1]})",
-        "threads": f"{loci.get_num_threads()} of {os.cpu_count()} processors, {_threads()}",
+        "threads": f"{loci.get_num_threads()} of {os.cpu_count()} processors, in a pool of loci, or those of torch where it is loaded",
         "processor": _processor(),
         "system": platform.platform(),
         "python": f"{platform.python_version()}, {sys.executable}",
