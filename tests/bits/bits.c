@@ -12,8 +12,8 @@
  *                         with gradients by row
  *     padding             whatever it holds, NaN too
  *
- * Examples and every third text once more with dropout, where entry s of a call is entry 0 of
- * another call with an offset larger by s.
+ * Examples and every third text ($LOCI_WALK: all) once more with dropout, where entry s of a call
+ * is entry 0 of another call with an offset larger by s.
  */
 #include <math.h>
 #include <stdio.h>
@@ -848,7 +848,7 @@ int main(int argc, char **argv)
     walk_only(argc, argv);
     for (int i = 0; i < 6 && !walk_limited(); i++) two_tiles(tables[i]);
     for (struct walk_text t = { 0 }; walk_next(&t);) {
-        const bool third = t.example || t.next % 3 == 0 || walk_limited();
+        const bool third = t.example || t.next % 3 == 0 || walk_whole();
         if (LOCI_SLOW && !third) continue;
         dropping = false;
         check_text(t);

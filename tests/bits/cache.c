@@ -1135,7 +1135,7 @@ int main(int argc, char **argv)
     for (struct walk_text t = { 0 }; walk_next(&t);) {
         const char *text = t.text;
         const int dim = walk_dim(text, 18), value_dim = t.square ? dim : 21;
-        if (LOCI_SLOW && !t.example && t.next % 2 && !walk_limited()) continue;
+        if (LOCI_SLOW && !t.example && t.next % 2 && !walk_whole()) continue;
         for (int d = 0; d < COUNT(dtypes); d++) {
             const loci_dtype dtype = dtypes[d];
             struct problem p;

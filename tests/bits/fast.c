@@ -433,7 +433,7 @@ int main(void)
     }
     unchanged(&(struct shape){ "rope:pairing=half", 2, 1, 16, 16, 1, 0 }, NULL);
     walk_all(WALK_SMALL, compare);
-    if (!LOCI_SLOW) walk_all(WALK_TILES, compare);
+    if (!LOCI_SLOW || walk_whole()) walk_all(WALK_TILES, compare);
     printf("o is within %.2g and lse and rem within %.2g of the reference\n", worst_o, worst_row);
     static const struct shape shapes[] = {
         { "nope", 2, 1, 64, 64, 150, 0 },

@@ -624,6 +624,7 @@ static void draw(char *text)
 static const char *only;
 void walk_only(int argc, char **argv) { only = argc > 1 ? argv[1] : NULL; }
 bool walk_limited(void) { return only; }
+bool walk_whole(void) { return only || getenv("LOCI_WALK"); }
 
 bool walk_next(struct walk_text *t)
 {

@@ -58,6 +58,8 @@ void walk_all(enum walk_size, void (*check)(struct walk *));
 /* The program's argument, if there is one, is a text: only its problems and texts are used. */
 void walk_only(int argc, char **argv);
 bool walk_limited(void);
+/* True if no text may be left out to save time: the walk is limited, or $LOCI_WALK is set. */
+bool walk_whole(void);
 
 /* The texts of the walk that are valid for attention, one after the other, the same in every run:
  * every encoding's example, then options and compositions.
