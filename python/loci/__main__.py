@@ -48,7 +48,7 @@ def report() -> str:
         "program": _program.own() or "none: jansson was not here when the wheel was built",
         "model files": _files(),
         "instructions": f"{', '.join(isas)} (in use: {isas[-1]})",
-        "threads": f"{loci.get_num_threads()} of {os.cpu_count()} processors, in a pool of loci, or those of torch if loaded",
+        "threads": f"{loci.get_num_threads()} of {os.cpu_count()} processors, in a pool of loci; with torch, its own",
         "processor": _processor(),
         "system": platform.platform(),
         "python": f"{platform.python_version()}, {sys.executable}",

@@ -28,7 +28,7 @@ class Main(unittest.TestCase):
         self.assertEqual(lines["loci"], loci.__version__)
         self.assertEqual(lines["numpy"], np.__version__)
         self.assertIn(loci.isas()[-1], lines["instructions"])
-        self.assertIn("in a pool of loci, or those of torch", lines["threads"])
+        self.assertIn("in a pool of loci; with torch, its own", lines["threads"])
 
     def test_program(self) -> None:
         if _program.own() is None:

@@ -49,7 +49,7 @@ if "$python" -c 'import scikit_build_core' 2>/dev/null; then
     named() { (cd "$work" && env -u LOCI_LIBRARY -u LOCI "$work/venv/bin/$1" "${@:2}" >"$work/log" 2>&1); }
     check "its program is there" named loci show alibi
     check "and as a module" named python -m loci version
-    reports() { named python -m loci && grep -q "^threads .* in a pool of loci, or those of torch" "$work/log"; }
+    reports() { named python -m loci && grep -q "^threads .* in a pool of loci; with torch, its own" "$work/log"; }
     check "which reports what is installed" reports
 fi
 harness_end
