@@ -134,7 +134,10 @@ _forked = False
 @functools.cache
 def _openmp() -> Any:
     """GOMP_parallel() of the OpenMP runtime that this process has loaded for torch, or None."""
-    return c.cast(c.CDLL(None).GOMP_parallel, c.c_void_p)
+    try:
+        return c.cast(c.CDLL(None).GOMP_parallel, c.c_void_p)
+    except (AttributeError, OSError):
+        return None
 
 
 def torch_runs(threads: int) -> bool:
@@ -146,10 +149,7 @@ def torch_runs(threads: int) -> bool:
         return False
     if threads != torch.get_num_threads() or not torch.backends.openmp.is_available():
         return False
-    try:
-        return _openmp() is not None
-    except (AttributeError, OSError):
-        return False
+    return _openmp() is not None
 
 
 def _start(threads: int, openmp: bool) -> Any:
