@@ -1696,6 +1696,10 @@ DEV void backward_rows(struct block b)
                                 c[0][j2][i] = moved_gradient(b, &q, row0 + r, j, c[0][j2][i],
                                                              carry[d * TILE_ROWS + r]);
                         }
+                    /* 0 times a key that is not finite is no 0 */
+                    for (int j2 = 0; REFLECTS && (nodes || owned) && j2 < 8; j2++)
+                        if (way_of(b, &q, row0 + lane_of(TILE_ROWS, r0, j2), j) != REFLECT_BLOCK)
+                            for (int i = 0; i < 4; i++) c[0][j2][i] = 0;
                     UNROLL for (int j2 = 0; j2 < 8; j2++)
                         UNROLL for (int i = 0; i < 4; i++)
                             MINE.dq[g][j2][i] = MINE.dq[g][j2][i] + c[0][j2][i];

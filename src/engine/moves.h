@@ -66,10 +66,12 @@ struct moves {
      *     with step_bwd   the gradient of the rows as the tile before reads them, from chunk to
      *                     chunk.  step_bwd() makes it that of the rows as this tile reads them,
      *                     if they do not own it, before products add to it; scores_bwd() for the
-     *                     others. */
+     *                     others.  reads() tells them apart: products leave dq of rows that do
+     *                     not read the staged keys of the tile as it is. */
     void (*scores_bwd)(struct tile *, int x);
     void (*add_dq)(struct tile *, int x, const real *d);
     void (*step_bwd)(struct tile *, int x);
+    bool (*reads)(const struct tile *, int x, int r);
 };
 
 #endif

@@ -577,6 +577,10 @@ static void pass(struct tile *t, int x, enum way way)
         for (int r = 0; r < QT; r++) a.two[d * QT + r] = some[r] != 0 ? a.two[d * QT + r] : 0;
     take(t, x, way, D, a.two, t->dq);
 }
+static bool reads(const struct tile *t, int x, int r)
+{
+    return way_of(walk_of(t, x), r, tile_of(t)) == BLOCK;
+}
 static void step_bwd(struct tile *t, int x)
 {
     if (has(ways(t, x, tile_of(t)), BLOCK)) pass(t, x, BLOCK);
@@ -711,14 +715,13 @@ static void own_bwd(struct tile *t, int x)
 static void scores_bwd(struct tile *t, int x)
 {
     const int Dp = padded(t->c->plan->dim);
-    const struct walk *w = walk_of(t, x);
     const unsigned set = ways(t, x, tile_of(t));
     if (has(set, OWN)) own_bwd(t, x);
     for (int level = 0; level < LEVELS; level++)
         if (has(set, NODE + level)) node_bwd(t, x, level);
     if (!has(set, BLOCK)) return;
     for (int r = 0; r < QT; r++) {
-        if (r < t->rows && way_of(w, r, tile_of(t)) == BLOCK) continue;
+        if (r < t->rows && reads(t, x, r)) continue;
         for (int k = 0; k < t->keys; k++) t->ds[k * QT + r] = 0;
         for (int d = 0; d < Dp; d++) t->q.faded[r * Dp + d] = 0;
     }
@@ -760,6 +763,7 @@ static const struct moves moves = {
 #if QT > 1
     .blocks_bwd = WIDE(reflect_block_bwd),
     .step_bwd = step_bwd,
+    .reads = reads,
     .scores_bwd = scores_bwd,
 #endif
 };

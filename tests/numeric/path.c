@@ -244,6 +244,33 @@ static void spoil(const char *name, double *x, int64_t left)
     attend_free(&a);
     window = 0;
 }
+/* Rows of a tile that goes over the end of a block of keys, at 1024: dq of the rows before a NaN in
+ * w of the last key of the block. */
+enum { LAST = 1023, KEYS = 1100 };
+static bool broken;
+static double fill_wide(const char *encoding, const loci_tensor *t, ptrdiff_t i)
+{
+    (void)encoding;
+    if (strcmp(t->name, "w")) return 0.1 * (double)(i % 19);
+    return broken && i == LAST * D + 2 ? NAN : 0.1 * (double)(i % 11) - 0.5;
+}
+static void spoil_gradient(int rows)
+{
+    struct attend a[2];
+    for (int s = 0; s < 2; s++) {
+        broken = s;
+        a[s] = (struct attend){ .desc = LOCI_DESC(.encoding = "path", .heads = H, .dim = D),
+                                .q_len = rows,
+                                .k_len = KEYS,
+                                .fill = fill_wide };
+        attend(&a[s]);
+    }
+    const int before = LAST - (KEYS - rows);
+    CHECK_THAT(!memcmp(a[0].dq, a[1].dq, sizeof(double) * (size_t)(before * D)),
+               "NaN in w of key %d: dq of the %d rows before it, of %d", LAST, before, rows);
+    CHECK_THAT(isnan(a[1].dq[(before + 1) * D]), "NaN in w of key %d: dq of a row after it", LAST);
+    for (int s = 0; s < 2; s++) attend_free(&a[s]);
+}
 static void nan_reaches(void)
 {
     for (int64_t left = 0; left < 150; left = left ? left + 30 : 100) {
@@ -252,6 +279,8 @@ static void nan_reaches(void)
         spoil("k", k, left);
         spoil("v", v, left);
     }
+    spoil_gradient(230);
+    spoil_gradient(130);
 }
 
 int main(void)
