@@ -1353,11 +1353,6 @@ static loci_status check_grad(const loci_gpu_plan *there, const loci_call *in,
         if (p->use[x].term != TERM_scan) continue;
         CHECK(e, p->enc[p->use[x].enc].opt[SCAN_GATES] == GATES_K, LOCI_UNSUPPORTED,
               "gradients with cope do not run on a GPU with gates=v and gates=given yet");
-        /* On PoCL 3.1 those of cope+t5+sba are wrong, for a reason that is not known. */
-        CHECK(e, there->gpu->backend != &loci_gpu_opencl, LOCI_UNSUPPORTED,
-              "gradients with cope do not run on OpenCL yet");
-        CHECK(e, p->weight < 0 || there->gpu->backend == &loci_gpu_host, LOCI_UNSUPPORTED,
-              "gradients with cope and sba together do not run on a GPU yet");
     }
     for (int x = 0; x < p->uses && grad->dtensors; x++) {
         const int enc = p->use[x].enc;

@@ -128,9 +128,11 @@ static loci_status host_launch(void *state, struct program *p, const struct laun
     loci_host_order = orders[h->order];
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
         if (strcmp(kernels[i].name, l->kernel) != 0) continue;
-        for (int x = 0; x < l->groups[0]; x++)
+        for (int n = 0; n < l->groups[0]; n++) {
+            const int x = h->order == HOST_FORWARD ? n : l->groups[0] - 1 - n;
             kernels[i].run((struct block){
                 .at = *l->arrays, .p = l->params, .x = x, .room = room, .scan = room });
+        }
         break;
     }
     aligned_free(room);

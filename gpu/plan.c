@@ -210,7 +210,7 @@ static int first_term(const struct params *p, const struct gpu_use *use)
 static bool has_own_program(const loci_gpu_plan *g, enum pass pass)
 {
     return pass == PASS_BACKWARD_INPUTS && reflects_rows(g->plan)
-        && g->gpu->backend != &loci_gpu_host;
+        && g->gpu->backend == &loci_gpu_opencl;
 }
 /* What shape.h wants to know.  Programs of the host read it from the call. */
 static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_plan *g,

@@ -6,8 +6,8 @@
  * if there is one, on a few shapes.  One shape has all texts, each other shape every fifth or
  * third, and one gradient at a time every third.  $LOCI_DEVICES names other devices, "cuda:0 host
  * host:1", and tries all texts.  $LOCI_WALK takes the whole walk, not its small problems alone;
- * $LOCI_SHAPES=n only the first n shapes.  The argument, if there is one, is a text: only its
- * problems are tried.  scripts/gpu runs all of it.
+ * $LOCI_SHAPES=n only the first n shapes; $LOCI_PART=i/n every n-th problem, from the i-th one.  The
+ * argument, if there is one, is a text: only its problems are tried.  scripts/gpu runs all of it.
  */
 #define _XOPEN_SOURCE 600 /* putenv() */
 #include <math.h>
@@ -47,6 +47,19 @@ static void leave_out(const char *name, const char *on, const char *why)
 static void *there_copy(struct there *t, const void *from, size_t bytes)
 {
     return from ? copy_there(t, from, bytes) : NULL;
+}
+
+/* $LOCI_PART: is the next problem one of this part? */
+static bool is_mine(void)
+{
+    static int next;
+    int part = 0, parts = 1;
+    const char *given = getenv("LOCI_PART");
+    if (given && (sscanf(given, "%d/%d", &part, &parts) != 2 || parts < 1)) {
+        fprintf(stderr, "LOCI_PART must be like 0/4, not %s\n", given);
+        exit(1);
+    }
+    return next++ % parts == part;
 }
 
 /* ---- A problem, on the CPU and on a device --------------------------------------------------- */
@@ -222,7 +235,7 @@ static void check_walk(struct walk *w)
 {
     struct play p;
     char name[512];
-    if (w->stage != LOCI_ATTENTION) return;
+    if (w->stage != LOCI_ATTENTION || !is_mine()) return;
     if (!play_open(&p, w, NULL, false, NULL)) return;
     if (play_pass(&p, PLAY_PREPARE) || play_pass(&p, PLAY_FORWARD)
         || play_pass(&p, PLAY_BACKWARD)) {
@@ -429,6 +442,12 @@ static int check_shape(const char *text, const struct shape *s, double dropout, 
         if (s->dim >= 16) CHECK_FAILED("%s: %s", text, e.text);
         return 0;
     }
+    loci_tensor list[WALK_TENSORS];
+    const int tensors = loci_tensors(plan, list, WALK_TENSORS);
+    if (!is_mine()) {
+        loci_plan_destroy(plan);
+        return tensors;
+    }
     const size_t each = stored_size(s->dtype),
                  rows = (size_t)(s->batch * s->heads) * (size_t)s->q_len,
                  keys = (size_t)(s->batch * s->kv_heads) * (size_t)s->k_len;
@@ -479,10 +498,8 @@ static int check_shape(const char *text, const struct shape *s, double dropout, 
         /* on the CPU a row of NaN reaches gradients of slopes of keys beyond its window */
         if (!s->left) q[(s->q_len - 1) * s->dim + 1] = NAN;
     }
-    loci_tensor list[WALK_TENSORS];
     void *data[WALK_TENSORS] = { 0 }, *ddata[WALK_TENSORS] = { 0 };
     size_t counts[WALK_TENSORS] = { 0 };
-    const int tensors = loci_tensors(plan, list, WALK_TENSORS);
     for (int i = 0; i < tensors; i++) {
         counts[i] = walk_count(&list[i], s->batch, s->q_len, s->k_len);
         float *x = data[i] = mem_alloc(&mem, counts[i] * sizeof(float));
