@@ -331,6 +331,10 @@ class GpuTables(c.Structure):
     _fields_ = [("host", c.c_void_p), ("device", c.c_void_p)]
 
 
+class GpuCacheBytes(c.Structure):
+    _fields_ = [("host", c.c_size_t), ("device", c.c_size_t)]
+
+
 STRUCTS = {
     "loci_view": View,
     "loci_error": CError,
@@ -351,6 +355,7 @@ STRUCTS = {
     "loci_parallel": Parallel,
     "loci_gpu_info": GpuInfo,
     "loci_gpu_tables": GpuTables,
+    "loci_gpu_cache_bytes": GpuCacheBytes,
 }
 
 VIEWS = struct.Struct("@PnnnPnnnPnnnPnnn")  # q, k, v and o lie side by side in a call
@@ -443,11 +448,17 @@ GPU_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "gpu_alloc": (_I, [_P, _Z, c.POINTER(_P), _E]),
     "gpu_free": (None, [_P, _P]),
     "gpu_copy": (_I, [_P, _P, _P, _Z, _I, _E]),
+    "gpu_wait": (_I, [_P, _E]),
     "gpu_plan_create": (_I, [c.POINTER(_P), _P, _P, _E]),
     "gpu_plan_destroy": (None, [_P]),
     "gpu_workspace": (_Z, [_P, _CALL, _I]),
     "gpu_forward": (_I, _ON_DEVICE),
     "gpu_backward": (_I, [*_ON_DEVICE, c.POINTER(Grad)]),
+    "gpu_cache_size": (GpuCacheBytes, [_P, _N, _N]),
+    "gpu_cache_create": (_I, [c.POINTER(_P), _P, _N, _N, _I, _P, _P, _E]),
+    "gpu_cache_append": (_I, [_P, c.POINTER(GpuTables), _P, _P, _CALL]),
+    "gpu_cache_remove": (_I, [_P, c.POINTER(GpuTables), _P, _P, _N, c.c_int64, c.c_int64, _CALL]),
+    "gpu_cache_fork": (_I, [_P, _P, _N, _N, c.c_int64, _E]),
 }
 FILE_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "model_open": (_I, [c.POINTER(_P), c.c_char_p, _E]),

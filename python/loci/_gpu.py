@@ -120,6 +120,11 @@ class Device:
         error = _c.CError()
         _c.check(library().gpu_copy(self.handle, to, from_, size, kind, error), error)
 
+    def wait(self) -> None:
+        """Until it has done what it was told."""
+        error = _c.CError()
+        _c.check(library().gpu_wait(self.handle, error), error)
+
 
 def kept(key: Any, make: Any) -> Any:
     """The device of a key, which is opened once."""
@@ -163,14 +168,14 @@ class _PlanThere:
         weakref.finalize(self, library().gpu_plan_destroy, handle).atexit = False
 
 
-def _plan_on(device: Device, plan: Plan) -> Any:
+def plan_on(device: Device, plan: Plan) -> Any:
     found = plan.there.get(device)
     if found is None:
         found = plan.there.setdefault(device, _PlanThere(device, plan))
     return found.handle
 
 
-def _tables_on(device: Device, tables: Tables) -> Any:
+def tables_on(device: Device, tables: Tables) -> Any:
     found = tables.there.get(device)
     if found is None:
         memory = device.memory(tables.size)
@@ -182,7 +187,7 @@ def _tables_on(device: Device, tables: Tables) -> Any:
 # ---- Arrays --------------------------------------------------------------------------------------
 
 
-class _Direct:
+class Direct:
     """Arrays that are in memory of the device."""
 
     def __init__(self, kind: Any, device: Device) -> None:
@@ -219,7 +224,7 @@ class _Direct:
         """Results are where they belong, or will be in the order of the device's work."""
 
 
-class _Staged(_Direct):
+class Staged(Direct):
     """Arrays of the CPU, and their copies."""
 
     def __init__(self, kind: Any, device: Device) -> None:
@@ -257,26 +262,26 @@ class _Staged(_Direct):
                 x[...] = dense
 
 
-def _there(p: Problem) -> _Direct:
+def _there(p: Problem) -> Direct:
     if p.ranks is not None:
         raise Error("ranks compute on their CPUs, not on a device", "unsupported")
     if p.kind.away:
-        return _Direct(p.kind, p.kind.current())
-    return _Staged(p.kind, p.device)
+        return Direct(p.kind, p.kind.current())
+    return Staged(p.kind, p.device)
 
 
 # ---- Calls ---------------------------------------------------------------------------------------
 
 
-def _call(p: Problem, there: _Direct, o: Any, writes: bool) -> Any:
+def _call(p: Problem, there: Direct, o: Any, writes: bool) -> Any:
     """The call with addresses of the device."""
     call, alive = p.call(o)
     there.alive.append(alive)
     layout = p.shape.layout
-    if isinstance(there, _Staged):
+    if isinstance(there, Staged):
         call.q, call.k, call.v = (there.read(x, layout) for x in (p.q, p.k, p.v))
         call.o = there.write(o, layout) if writes else there.read(o, layout)
-    if p.mask is not None and isinstance(there, _Staged):
+    if p.mask is not None and isinstance(there, Staged):
         call.mask = there.read(p.mask.x, "bhld")
         call.mask_key = _step(p.mask.x, p.kind)
     inputs = [i for i, t in enumerate(p.plan.tensors) if t.role == "input"]
@@ -295,9 +300,9 @@ def _step(mask: Any, kind: Any) -> int:
     return _c.BROADCAST if repeats else 1
 
 
-def _run(p: Problem, there: _Direct, function: str, call: Any, *grad: Any) -> None:
+def _run(p: Problem, there: Direct, function: str, call: Any, *grad: Any) -> None:
     lib, device = library(), there.device
-    plan, tables = _plan_on(device, p.plan), _tables_on(device, p.tables)
+    plan, tables = plan_on(device, p.plan), tables_on(device, p.tables)
     size = lib.gpu_workspace(plan, call, 1 if grad else 0)
     work = there.room(size) if size else None  # without one, the call says what is wrong
     _c.check(getattr(lib, function)(plan, tables, work, call, *grad), call.error.contents)

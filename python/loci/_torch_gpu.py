@@ -52,6 +52,7 @@ class OnDevice(Torch):
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.id = f"{device.type}:{device.index}"  # as loci calls it
 
     def current(self) -> Any:
         """The device in torch's current stream."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import ctypes as c
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from . import _arrays as arrays
-from . import _c
+from . import _c, _gpu
 from ._attend import NOWHERE, known_sizes, take_tensors
 from ._c import Error
+from ._gpu_cache import Place, read
 from ._interrupt import LONG as LONG_CALL
 from ._interrupt import run
 from ._masks import Masking, batch_in_front, lengths
@@ -21,6 +22,9 @@ from ._numpy import Numpy
 from ._plan import SINKS, Plan, Tables, aligned, dtype_name, full_text, host, thread
 from ._shape import Shape
 from ._types import ArrayLike, DTypeLike, IntArrayLike, RealArrayLike, Tensors
+
+if TYPE_CHECKING:
+    from .gpu import Device
 
 TILE = 64  # keys that are kept together: a capacity is a multiple
 
@@ -75,6 +79,11 @@ class Cache:
         Largest distance between two positions, where you give `pos`. By default the capacity.
     layout : {"bhld", "blhd"}
         Order of axes: batch (b), heads (h), length (l), width (d).
+    device : str or loci.gpu.Device, optional
+        Where keys and values are kept and rows are computed: `"cuda:0"`, `"opencl:0"`, `"host"` or `"cpu"`, by default
+        the CPU. Bits stay the same. Tensors of torch on that GPU are read there, in torch's current stream; arrays of
+        the CPU are copied there and results back. Such a cache has no `tree()`, `keep()`, `copy()`, `memory` or
+        `values_in_keys`, and cannot be pickled.
 
     Raises
     ------
@@ -115,6 +124,7 @@ class Cache:
         max_len: int | None = None,
         max_distance: int | None = None,
         layout: str = "bhld",
+        device: str | Device | None = None,
     ) -> None:
         if layout not in arrays.LAYOUTS[:2]:
             raise Error(f"layout of a cache must be bhld or blhd, not '{layout}'")
@@ -124,10 +134,11 @@ class Cache:
         if self.capacity > LONG:
             raise Error(f"capacity {capacity} is too large")
         self.max_distance = max(self.capacity, whole_or_none(max_distance, "max_distance") or 0)
-        mapping = dict(tensors or {})
-        if sinks is not None:
-            mapping[SINKS] = sinks
-        copies = {name: _copied(x, name) for name, x in mapping.items()}
+        device = getattr(device, "id", device)
+        self._place = None if device is None or device == _gpu.CPU else Place(device)
+        if self._place is not None and values_in_keys:
+            raise self._place.refuse("has no values_in_keys: give values of their own, such as k[..., :value_dim]")
+        copies = self._copies(tensors, sinks)
         options: dict[str, Any] = {
             "encoding": self._encoding,
             "heads": heads,
@@ -143,17 +154,8 @@ class Cache:
             "max_len": max_len,
         }
         self._plan = _rotated_plan(options, copies)
-        size = _c.lib.cache_size(self._plan._handle, self.batch, self.capacity)
-        if not size:
-            raise Error(f"a cache for a batch of {batch} and a capacity of {capacity} cannot be")
-        self._memory = aligned(size)
-        at = c.c_void_p()
-        memory = self._memory.ctypes.data
-        status = _c.lib.cache_create(
-            c.byref(at), self._plan._handle, self.batch, self.capacity, self._ring, memory, thread.error_at
-        )
-        _c.check(status, thread.error)
-        self._at = at
+        create = _create if self._place is None else self._place.create
+        self._at, self._memory = create(self._plan, self.batch, self.capacity, self._ring)
         self._trees: _Trees | None = None  # the last ones, until they are kept or the cache changes
         self._paths: set[int] = set()  # entries that have a path of a tree, which nobody continued
         self._tensors: dict[str, Any] = {}
@@ -165,6 +167,13 @@ class Cache:
     def _distance(self) -> int:
         """Of the two positions that are farthest apart."""
         return self.max_distance
+
+    def _copies(self, tensors: Tensors | None, sinks: Any) -> dict[str, np.ndarray[Any, Any]]:
+        """What is learned, as it is now."""
+        mapping = dict(tensors or {})
+        if sinks is not None:
+            mapping[SINKS] = sinks
+        return {name: _copied(self._place, x, name) for name, x in mapping.items()}
 
     def _learn(self, copies: Mapping[str, np.ndarray[Any, Any]]) -> None:
         plan = self._plan
@@ -192,10 +201,7 @@ class Cache:
         sinks : array [heads], optional
             Logit of each head that joins the softmax and takes weight without a value.
         """
-        mapping = dict(tensors or {})
-        if sinks is not None:
-            mapping[SINKS] = sinks
-        self._learn({name: _copied(x, name) for name, x in mapping.items()})
+        self._learn(self._copies(tensors, sinks))
 
     # ---- Steps ---------------------------------------------------------------------------------
 
@@ -206,7 +212,7 @@ class Cache:
         heads = {"q": (plan.heads, plan.dim), "k": (plan.kv_heads, plan.dim), "v": (plan.kv_heads, plan.value_dim)}
         made = {}
         for name, x in given.items():
-            kind, x = arrays.read(x, name, kind)
+            kind, x = read(self._place, x, name, kind)
             arrays.refuse_mapped(x, name)
             if arrays.check_dtype(kind, x, name) != plan.dtype:
                 raise Error(f"{name} is {kind.dtype(x)} and the cache {plan.dtype}")
@@ -234,7 +240,7 @@ class Cache:
         for i, t in wanted:
             if given.get(t.name) is None:
                 raise Error(f"inputs: {t.name} is missing, for the new tokens")
-            own, x = arrays.read(given[t.name], t.name, kind)
+            own, x = read(self._place, given[t.name], t.name, kind)
             size = known_sizes(self._plan, i, shape)
             if tuple(x.shape) != size:
                 raise Error(f"{t.name} has the shape {list(x.shape)}, not {list(size)}")
@@ -332,8 +338,11 @@ class Cache:
         """
         given = self._named(k, v)
         laid = self._laid(given, inputs, k_lens, pos, coords)
-        pool = laid.use(host())
         laid.call.q_len = 0
+        if self._place is not None:
+            self._place.run(self, laid, given, inputs)
+            return
+        pool = laid.use(host())
         alive = laid.place(given, None, inputs)
         before = self._count(laid)
         try:
@@ -406,10 +415,13 @@ class Cache:
     def _attend(self, laid: _Laid, given: dict[str, Any], inputs: Any, out: Any) -> Any:
         """With keys that go to the cache before, if there are any."""
         o, averages = self._outputs(laid, given["q"], out, laid.kind.empty)
-        pool = laid.use(host())
-        alive = laid.place(given, o, inputs)
         if out is not None:
             laid.kind.bump_version(o)
+        if self._place is not None:
+            self._place.run(self, laid, given, inputs, o, averages)
+            return o if averages is None else (o, averages)
+        pool = laid.use(host())
+        alive = laid.place(given, o, inputs)
         before = self._count(laid)
         try:
             work = thread.work(laid.room or laid.measure())
@@ -571,6 +583,8 @@ class Cache:
         Error
             An argument has a wrong shape, type or value.
         """
+        if self._place is not None:
+            raise self._place.refuse("has no trees; tree() and keep() are of caches on the CPU")
         if self._ring:
             raise Error("a ring has no trees: it cannot be forked", "unsupported")
         given = {"q": q, **self._named(k, v)}
@@ -654,6 +668,8 @@ class Cache:
         Error
             There is no tree, or it has no such node.
         """
+        if self._place is not None:
+            raise self._place.refuse("has no trees; tree() and keep() are of caches on the CPU")
         trees = self._trees
         if trees is None:
             raise Error("keep() is for the nodes of the last tree(); there is none, or the cache has changed since")
@@ -711,12 +727,14 @@ class Cache:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
-        return int(self._memory.size)
+        """Size in bytes, on a device as well."""
+        return int(self._memory.size) + (0 if self._place is None else self._place.size)
 
     @property
     def memory(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """All bytes of the cache, without a copy."""
+        if self._place is not None:
+            raise self._place.refuse("has its keys there; memory is of caches on the CPU")
         return self._memory
 
     @property
@@ -759,7 +777,11 @@ class Cache:
         """
         first, count = whole(first, "first"), whole(count, "count")
         entries = self._entries(entry)
-        call, size = self._edit_call()
+        if self._place is not None:
+            self._place.remove(self, entries, first, count)
+            return
+        call = self._edit_call()
+        size = self._measured(call)
         try:
             for one in entries:
                 work = thread.work(size)
@@ -786,25 +808,32 @@ class Cache:
         """
         source, target = whole(source, "source"), whole(target, "target")
         length = self.length(source) if length is None else whole(length, "length")
-        call, size = self._edit_call()
+        if self._place is not None:
+            self._place.fork(self, source, target, length)
+            return
+        call = self._edit_call()
         try:
-            at = self._plan._handle, self._tables.at, thread.work(size), self._at
+            at = self._plan._handle, self._tables.at, thread.work(self._measured(call)), self._at
             _c.check(_c.lib.cache_fork(*at, source, target, length, call), thread.error)
             self._trees = None
             self._paths.discard(target)
         finally:
             thread.done()
 
-    def _edit_call(self) -> tuple[Any, int]:
-        """A call that edits the cache, and the bytes of its workspace."""
+    def _edit_call(self) -> Any:
+        """A call that edits the cache."""
         call = _c.Call(
             size=c.sizeof(_c.Call), batch=self.batch, cache=self._at, host=host(), error=thread.error_at, q_len=0
         )
         call.tensors = c.addressof(self._given)
-        size = _c.lib.workspace(self._plan._handle, call, 0)
+        return call
+
+    def _measured(self, call: Any) -> int:
+        """The bytes of its workspace."""
+        size = int(_c.lib.workspace(self._plan._handle, call, 0))
         if not size:
             _c.check(thread.error.status or 1, thread.error)
-        return call, size
+        return size
 
     # ---- Copies --------------------------------------------------------------------------------
 
@@ -819,6 +848,8 @@ class Cache:
         return _again(self._state())
 
     def _state(self) -> dict[str, Any]:
+        if self._place is not None:
+            raise self._place.refuse("cannot be copied or pickled; fork() copies a sequence within the cache")
         return {
             "plan": self._plan,
             "tensors": dict(self._tensors),
@@ -991,9 +1022,22 @@ class _Only:
         self.sizes = tuple(plan.sizes[plan.tensors.index(t)] for t in some)
 
 
-def _copied(x: Any, name: str) -> np.ndarray[Any, Any]:
-    """What is learned, as it is now."""
-    kind, x = arrays.read(x, name)
+def _create(plan: Plan, batch: int, capacity: int, ring: bool) -> tuple[Any, np.ndarray[Any, Any]]:
+    """A cache, and its memory."""
+    size = _c.lib.cache_size(plan._handle, batch, capacity)
+    if not size:
+        raise Error(f"a cache for a batch of {batch} and a capacity of {capacity} cannot be")
+    memory, at = aligned(size), c.c_void_p()
+    given = plan._handle, batch, capacity, ring, memory.ctypes.data
+    _c.check(_c.lib.cache_create(c.byref(at), *given, thread.error_at), thread.error)
+    return at, memory
+
+
+def _copied(place: Place | None, x: Any, name: str) -> np.ndarray[Any, Any]:
+    """In memory of the CPU."""
+    kind, x = read(place, x, name)
+    if kind.away:
+        x = kind.host(x)
     x = kind.detach(x)
     if kind.dtype(x) in ("bfloat16", "float16"):
         x = kind.cast(x, "float32")
@@ -1017,6 +1061,7 @@ def _rotated_plan(options: dict[str, Any], copies: Mapping[str, Any]) -> Plan:
 
 def _again(state: dict[str, Any]) -> Cache:
     cache = Cache.__new__(Cache)
+    cache._place = None
     cache._plan, cache._encoding, cache._layout = state["plan"], state["encoding"], state["layout"]
     cache._ring, cache.batch, cache.capacity = state["ring"], state["batch"], state["capacity"]
     cache.max_distance = state.get("max_distance", cache.capacity)  # 0.2 had none

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Devices: GPUs, and the host, which runs their kernels slowly to check them.
 
-`loci.attention(..., device="cuda:0")` computes on one, with the bits of the CPU. Tensors of torch on a GPU are computed
-there without being asked. Importing this module opens no driver.
+`loci.attention(..., device="cuda:0")` computes on one, with the bits of the CPU, and `loci.Cache(..., device="cuda:0")`
+keeps keys and values there. Tensors of torch on a GPU are computed there without being asked. Importing this module
+opens no driver.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Device:
     Attributes
     ----------
     id : str
-        What `device` of `loci.attention()` takes, such as `"cuda:0"`.
+        What `device` of `loci.attention()` and `loci.Cache` takes, such as `"cuda:0"`.
     name : str
         As its maker calls it.
     driver : str

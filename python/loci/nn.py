@@ -30,6 +30,7 @@ from ._plan import Plan, acts_on
 from ._torch import autocast
 from ._types import DTypeLike, IntArrayLike, RealArrayLike, Tensors
 from .cache import Cache
+from .gpu import Device
 
 __all__ = [
     "Attention",
@@ -582,7 +583,15 @@ class Attention(nn.Module):
         y: torch.Tensor = self.o_proj(o.flatten(-2))
         return y
 
-    def new_cache(self, batch: int, capacity: int, *, ring: bool = False, dtype: DTypeLike | None = None) -> Cache:
+    def new_cache(
+        self,
+        batch: int,
+        capacity: int,
+        *,
+        ring: bool = False,
+        dtype: DTypeLike | None = None,
+        device: str | Device | None = None,
+    ) -> Cache:
         """Create a cache for decoding, with the tensors as they are now.
 
         Parameters
@@ -595,6 +604,8 @@ class Attention(nn.Module):
             Overwrite keys that left the window, so that sequences may outgrow the capacity.
         dtype : dtype, optional
             Type of keys and values. By default that of the projections here, under autocast its own.
+        device : str or loci.gpu.Device, optional
+            Where keys and values are kept. By default where the projections are.
 
         Returns
         -------
@@ -602,6 +613,9 @@ class Attention(nn.Module):
             An empty one.
         """
         e = self.encoding
+        weight = self.q_proj.weight
+        if device is None and weight.is_cuda:
+            device = str(weight.device)
         return Cache(
             e.encoding,
             self.heads,
@@ -609,13 +623,14 @@ class Attention(nn.Module):
             batch=batch,
             capacity=capacity,
             kv_heads=self.kv_heads,
-            dtype=_cache_dtype(self.q_proj.weight, dtype),
+            dtype=_cache_dtype(weight, dtype),
             tensors=e.tensors(),
             ring=ring,
             window_size=e.window_size,
             scale=e.scale,
             max_len=e.max_len,
             layout="blhd",
+            device=device,
         )
 
 

@@ -250,6 +250,7 @@ def opened():
     return [name for name in ("loci-gpu", "OpenCL", "libcuda", "nvrtc", "pocl") if name in maps]
 x = numpy.zeros((1, 1, 2, 8), "float32")
 loci.attention(x, x, x)
+loci.Cache("nope", 1, 8, capacity=64).step(x, x, x)
 assert not opened(), opened()
 assert "LOCI_NVRTC" not in os.environ
 loci.gpu.devices()
