@@ -84,7 +84,7 @@ enum { THREADS = 128 };
     K(unstage_keys) K(grade_rows) K(unmix_pairs) K(add_mixed) K(state_rows)            \
     K(unturn_states) K(reflect_tiles) K(reflect_nodes) K(reflect_rows) K(sum_own_tiles)            \
     K(sum_matrices) K(unreflect_nodes) K(unreflect_tiles)
-#define CACHE_KERNELS(K) K(rotate_rows) K(polar_rows) K(store_rows)
+#define CACHE_KERNELS(K) K(rotate_rows) K(polar_rows) K(store_rows) K(state_rows)
 #define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
 
 /* Every pointer.  One that a call does not have is NULL. */

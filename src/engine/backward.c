@@ -308,9 +308,12 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
         const ptrdiff_t at = j % (CHUNK / KT);
         bool seen = true;
         for (int i = 0; i < n; i++) {
-            if (j == tiles.last)
+            if (j == tiles.last) {
                 EACH_USE(c, x, term)
                     if (term->weights) term->weights->chunk(&t[i], x);
+                /* the carry may have been restored */
+                if (p->moves >= 0) moves_of(c)->form(&t[i], p->moves);
+            }
             seen &= set_keys(&t[i], j * KT, last);
             EACH_USE(c, x, term) {
                 const ptrdiff_t rows = t[i].own[x].carryn;

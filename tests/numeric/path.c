@@ -176,6 +176,42 @@ static void definitions(void)
     definition("path", LOCI_F64, 1e-11);
 }
 
+/* Rows that see a few keys of the newest chunk, with sticks that last for hundreds of keys: what is
+ * left of them in an older chunk is computed again from scores. */
+static double fill_lasting(const char *encoding, const loci_tensor *t, ptrdiff_t i)
+{
+    const double spread = (double)(i * 7 % 23) / 23 - 0.5;
+    (void)encoding;
+    if (!strcmp(t->name, "log_f")) return 0.0001 * spread - 0.0001;
+    return strcmp(t->name, "w") ? 0.5 + 0.2 * spread : 0.25 * spread;
+}
+static void over_chunks(const char *text)
+{
+    enum { ROWS = 30, KEYS = 4116 };
+    static double rows[H * ROWS * D], keys[H * KEYS * D];
+    struct attend a[2];
+    walk_restart(12);
+    for (int i = 0; i < H * ROWS * D; i++) rows[i] = 1.3 + 0.5 * walk_uniform();
+    for (int i = 0; i < H * KEYS * D; i++) keys[i] = 0.5 * walk_uniform() - 1.3;
+    for (int s = 0; s < 2; s++) {
+        a[s] = (struct attend){ .desc = LOCI_DESC(.encoding = text, .heads = H, .dim = D,
+                                                  .dtype = s ? LOCI_F64 : LOCI_F32),
+                                .q_len = ROWS,
+                                .k_len = KEYS,
+                                .q = rows,
+                                .k = keys,
+                                .fill = fill_lasting,
+                                .reference = s };
+        attend(&a[s]);
+    }
+
+    CHECK_CLOSE(apart(a[0].o, a[1].o, H * ROWS * D), 0, 2e-7, "%s: o", text);
+    CHECK_CLOSE(apart(a[0].dq, a[1].dq, H * ROWS * D), 0, 2e-7, "%s: dq", text);
+    CHECK_CLOSE(apart(a[0].dk, a[1].dk, H * KEYS * D), 0, 2e-7, "%s: dk", text);
+    CHECK_CLOSE(apart(a[0].dv, a[1].dv, H * KEYS * D), 0, 2e-7, "%s: dv", text);
+    for (int s = 0; s < 2; s++) attend_free(&a[s]);
+}
+
 /* ---- Chunks and decode ----------------------------------------------------------------------- */
 
 /* The last rows in calls of their own. */
@@ -291,6 +327,8 @@ int main(void)
     scaled();
     rotated();
     definitions();
+    over_chunks("path+sba");
+    over_chunks("wall+sba");
     chunks();
     nan_reaches();
     return harness_end();
