@@ -1353,6 +1353,9 @@ static loci_status check_grad(const loci_gpu_plan *there, const loci_call *in,
         if (p->use[x].term != TERM_scan) continue;
         CHECK(e, p->enc[p->use[x].enc].opt[SCAN_GATES] == GATES_K, LOCI_UNSUPPORTED,
               "gradients with cope do not run on a GPU with gates=v and gates=given yet");
+        /* PoCL 3.1 computes wrong ones, GPUs do not */
+        CHECK(e, there->gpu->backend != &loci_gpu_opencl || !there->gpu->facts.processor,
+              LOCI_UNSUPPORTED, "gradients with cope do not run on a processor of OpenCL");
     }
     for (int x = 0; x < p->uses && grad->dtensors; x++) {
         const int enc = p->use[x].enc;

@@ -18,7 +18,7 @@
 #include "util/error.h"
 #include "util/lock.h"
 
-enum { NOT_NUMBERED = -1, MOST_ARCHITECTURES = 64, MOST_KERNELS = 64 };
+enum { NOT_NUMBERED = -1, MOST_ARCHITECTURES = 64 };
 
 /* Results are the CPU's bits. */
 static const char *const exact[] = { "--fmad=false", "--prec-div=true", "--prec-sqrt=true",

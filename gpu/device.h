@@ -24,6 +24,11 @@ struct device_facts {
     bool processor;  /* it is a CPU */
 };
 
+/* No program has more kernels. */
+#define ONE_KERNEL(name) +1
+enum { MOST_KERNELS = KERNELS(ONE_KERNEL) };
+#undef ONE_KERNEL
+
 struct program;
 
 struct launch {

@@ -95,18 +95,42 @@ static loci_status host_wait(void *state, loci_error *e)
     (void)e;
     return LOCI_OK;
 }
-static loci_status host_build(void *state, const char *lines, struct program **p, loci_error *e)
+/* The kernels that a program has on a device: no launch may want another one. */
+struct program {
+    const char *line, *kernels[MOST_KERNELS + 1];
+};
+#define NAME(kernel) #kernel,
+#define PROGRAM(list) \
+    { \
+        "#define LOCI_KERNELS " #list "\n", { list(NAME) NULL } \
+    }
+static struct program programs[] = {
+    PROGRAM(FORWARD_KERNELS),      PROGRAM(BACKWARD_KERNELS),       PROGRAM(PROBE_KERNELS),
+    PROGRAM(FORWARD_GATE_KERNELS), PROGRAM(BACKWARD_INPUT_KERNELS), PROGRAM(DECODE_KERNELS),
+    PROGRAM(VECTOR_KERNELS),       PROGRAM(VECTOR_BACK_KERNELS),    PROGRAM(CACHE_KERNELS),
+};
+#undef PROGRAM
+#undef NAME
+static loci_status host_build(void *state, const char *lines, struct program **to, loci_error *e)
 {
     (void)state;
-    (void)lines;
-    (void)e;
-    *p = NULL;
-    return LOCI_OK;
+    for (int i = 0; i < COUNT(programs); i++)
+        if (strncmp(lines, programs[i].line, strlen(programs[i].line)) == 0) {
+            *to = &programs[i];
+            return LOCI_OK;
+        }
+    return loci_fail(e, LOCI_BAD_ARG, "the host has no such program");
 }
 static void host_unload(void *state, struct program *p)
 {
     (void)state;
     (void)p;
+}
+static bool has_kernel(const struct program *p, const char *name)
+{
+    int i = 0;
+    while (p->kernels[i] && strcmp(p->kernels[i], name) != 0) i++;
+    return p->kernels[i] != NULL;
 }
 
 static const struct {
@@ -121,7 +145,8 @@ static loci_status host_launch(void *state, struct program *p, const struct laun
                                loci_error *e)
 {
     const struct host *h = state;
-    (void)p;
+    CHECK(e, has_kernel(p, l->kernel), LOCI_BAD_ARG, "the host's program has no kernel %s",
+          l->kernel);
     /* exactly as much as a device would have, so that sanitizers see an access beyond */
     float *room = aligned_new(l->shared);
     CHECK(e, room, LOCI_NO_MEMORY, "no memory for %zu bytes of shared memory", l->shared);

@@ -23,7 +23,7 @@
 /* Never a relaxed flag: results are the CPU's bits. */
 #define OPTIONS "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt"
 
-enum { MOST_PLATFORMS = 16, MOST_DEVICES = 64, MOST_KERNELS = 64, NOT_NUMBERED = -1 };
+enum { MOST_PLATFORMS = 16, MOST_DEVICES = 64, NOT_NUMBERED = -1 };
 
 struct opencl {
     cl_device_id device;

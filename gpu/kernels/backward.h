@@ -1261,6 +1261,7 @@ DEV void backward_rows(struct block b)
     const int apart = at.k != at.v; /* keys and values have room side by side */
     const int weights = VALUES && !MIXES && b.p->p_by_distance >= 0; /* vectors of values learn */
     const int again = MIXES && b.p->form > 0; /* gradients of scores have gone back to products */
+    const int summing = PARTS && b.p->parts;  /* a launch for one form more makes dq alone */
     SHARED float *carry = b.room + at.size + (STICK ? STICK_ROOM : 0); /* of rows that move */
     const struct walk_room walk = walk_room_of(b, at.size + (STICK ? STICK_ROOM : 0));
 
@@ -1282,7 +1283,7 @@ DEV void backward_rows(struct block b)
         if (SCAN >= 0) MINE.before = 0;
         if (tid < TILE_ROWS)
             for (int i = 0; i < 4; i++) b.room[at.slopes + i * TILE_ROWS + tid] = 0;
-        for (int i = tid; PARTS && !MIXES && i < b.p->chunks * PARTS; i += THREADS)
+        for (int i = tid; summing && !MIXES && i < b.p->chunks * PARTS; i += THREADS)
             part_of(b, tile, h, 0)[i] = 0;
         for (int i = tid; FADES && b.at.dq && i < rows * DIM; i += THREADS)
             ((GLOBAL float *)b.at.dq)[dq.first + i / DIM * dq.row + i % DIM] = 0;
@@ -1556,7 +1557,7 @@ DEV void backward_rows(struct block b)
                                                 TILE_ROWS, 1, MINE.before);
                     }
                 END_IF
-                const int learns = u >= 0 && LEARNS(most(u, 0)) && !again,
+                const int learns = u >= 0 && summing && LEARNS(most(u, 0)) && !again,
                           affine = learns && USE(u).term == GPU_AFFINE,
                           distances = learns && USE(u).term == GPU_DISTANCE;
                 PHASE(tid)
@@ -1748,7 +1749,7 @@ DEV void backward_rows(struct block b)
                 }
         END
     }
-    if (!PARTS || again) return;
+    if (!summing || again) return;
     /* What is made when the rows are done. */
     PHASE(tid)
         GLOBAL float *part = part_of(b, tile, h, newest);
