@@ -6,8 +6,9 @@
  * if there is one, on a few shapes.  One shape has all texts, each other shape every fifth or
  * third, and one gradient at a time every third.  $LOCI_DEVICES names other devices, "cuda:0 host
  * host:1", and tries all texts.  $LOCI_WALK takes the whole walk, not its small problems alone;
- * $LOCI_SHAPES=n only the first n shapes; $LOCI_PART=i/n every n-th problem, from the i-th one.  The
- * argument, if there is one, is a text: only its problems are tried.  scripts/gpu runs all of it.
+ * $LOCI_SHAPES=n only the first n shapes; $LOCI_PART=i/n every n-th problem, from the i-th one on.
+ * The argument, if there is one, is a text: only its problems are tried.  scripts/gpu runs all of
+ * it.
  */
 #define _XOPEN_SOURCE 600 /* putenv() */
 #include <math.h>
