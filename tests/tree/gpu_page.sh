@@ -8,7 +8,7 @@ if ! command -v python3 >/dev/null; then
     exit 0
 fi
 export PYTHONDONTWRITEBYTECODE=1
-output=docs/gpu/h100.txt
+output=docs/gpu/h200.txt
 counts() { tr '\n' ' ' <docs/gpu.md | grep -Eo '[0-9,]{5,} problems|among [0-9,]{5,}' | tr -cd '0-9\n'; }
 check "the page agrees with the output" scripts/gpu-tables --check
 check "the output has passed tests and no failed one" test "$(grep -c ' passed, 0 failed$' $output)" -ge 7
