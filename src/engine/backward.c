@@ -277,6 +277,8 @@ static void save_carries(struct tile *t, const struct sums *w, ptrdiff_t slot, p
             copy_rows(t->own[x].carry, n,
                       w->border[x] + (slot * most_chunks(t->c) + chunk) * n * QT, back);
     }
+    /* rows as the carry has them */
+    if (back && t->c->plan->moves >= 0) moves_of(t->c)->form(t, t->c->plan->moves);
 }
 
 /* True if no scan changes its carry any more.  Older tiles then have the carries of this one. */
@@ -308,12 +310,9 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
         const ptrdiff_t at = j % (CHUNK / KT);
         bool seen = true;
         for (int i = 0; i < n; i++) {
-            if (j == tiles.last) {
+            if (j == tiles.last)
                 EACH_USE(c, x, term)
                     if (term->weights) term->weights->chunk(&t[i], x);
-                /* the carry may have been restored */
-                if (p->moves >= 0) moves_of(c)->form(&t[i], p->moves);
-            }
             seen &= set_keys(&t[i], j * KT, last);
             EACH_USE(c, x, term) {
                 const ptrdiff_t rows = t[i].own[x].carryn;
