@@ -3,12 +3,12 @@
  * shapes on both sides of the borders of tiles, items and chunks; o, lse and all gradients.
  *
  * Devices are the host's loops, with the threads of a phase shuffled, and the first OpenCL device
- * if there is one, on a few shapes.  One shape has all texts, each other shape every fifth or
- * third, and one gradient at a time every third.  $LOCI_DEVICES names other devices, "cuda:0 host
- * host:1", and tries all texts.  $LOCI_WALK takes the whole walk, not its small problems alone;
- * $LOCI_SHAPES=n only the first n shapes; $LOCI_PART=i/n every n-th problem, from the i-th one on.
- * The argument, if there is one, is a text: only its problems are tried.  scripts/gpu runs all of
- * it.
+ * if there is one, on a few shapes.  One shape has all texts (slow builds: every fifth), each other
+ * shape every seventh, and one gradient at a time every third.  $LOCI_DEVICES names other devices,
+ * "cuda:0 host host:1", and tries all texts.  $LOCI_WALK takes the whole walk, not its small
+ * problems alone; $LOCI_SHAPES=n only the first n shapes; $LOCI_PART=i/n every n-th problem, from
+ * the i-th one on.  The argument, if there is one, is a text: only its problems are tried.
+ * scripts/gpu runs all of it.
  */
 #define _XOPEN_SOURCE 600 /* putenv() */
 #include <math.h>
@@ -570,7 +570,7 @@ int main(int argc, char **argv)
     open_devices("host:2", !LOCI_SLOW);
     const int devices_of_all = given || device_count < 2 ? device_count : 1;
     for (int i = 0; i < (few && atoi(few) < most ? atoi(few) : most); i++) {
-        const int often = given ? 1 : i ? 5 : LOCI_SLOW ? 3 : 1;
+        const int often = given ? 1 : i ? 7 : LOCI_SLOW ? 5 : 1;
         for (int k = 0; k < (int)(sizeof texts / sizeof *texts); k++)
             if (argc < 2 ? (k + i) % often == 0 : strstr(texts[k], argv[1]) != NULL) {
                 const int opened = device_count;
