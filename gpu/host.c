@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* host.c -- the backend without a device: kernels are functions, and the threads of a phase run one
- * after the other.  It is slow, and there for tests and `--device host`: sanitizers see every
- * access, and threads can run in another order, which shows a race. */
+/* host.c -- the backend without a device: kernels are functions, and groups and the threads of a
+ * phase run one after the other.  It is slow, and there for tests and `--device host`: sanitizers
+ * see every access, and groups and threads can run in another order, which shows a race. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -11,7 +11,8 @@
 #include "platform/clock.h"
 #include "util/error.h"
 
-/* The devices: threads of a phase forward, reversed, and shuffled. */
+/* The devices: threads of a phase forward, reversed, and shuffled; groups forward on the first one,
+ * and reversed on the others. */
 enum { HOST_FORWARD, HOST_REVERSED, HOST_SHUFFLED, HOST_DEVICES };
 static const int orders[HOST_DEVICES][THREADS] = {
 #define FOUR_OF(m, n) m(n), m(n + 1), m(n + 2), m(n + 3)

@@ -53,6 +53,21 @@ def bits(x: Any) -> Any:
     return np.ascontiguousarray(x).view(np.uint8)
 
 
+def recording(names: list[str]) -> Any:
+    """libloci-gpu, which appends the names of the functions that are called."""
+    library = _gpu.library()
+
+    class Library:
+        def __getattr__(self, name: str) -> Any:
+            def call(*arguments: Any) -> Any:
+                names.append(name)
+                return getattr(library, name)(*arguments)
+
+            return call
+
+    return Library()
+
+
 @unittest.skipUnless(IDS, "there is no libloci-gpu")
 class Numpy(unittest.TestCase):
     def same(self, a: Any, b: Any) -> None:
@@ -296,20 +311,10 @@ assert "loci-gpu" in opened()
     def test_memory(self) -> None:
         """Each allocation is freed, and the device is closed after it."""
         freed: list[str] = []
-        library = _gpu.library()
-
-        class Library:
-            def __getattr__(self, name: str) -> Any:
-                def call(*arguments: Any) -> Any:
-                    freed.append(name)
-                    return getattr(library, name)(*arguments)
-
-                return call
-
         q, k, v = arrays()
         tensors = loci.Plan("t5:bidirectional=0", 4, 32, kv_heads=2).init(1)
         loci.release()
-        with mock.patch.object(_gpu, "library", Library):
+        with mock.patch.object(_gpu, "library", return_value=recording(freed)):
             loci.attention(q, k, v, "t5:bidirectional=0", tensors=tensors, device="host")
             loci.attention(q, k, v, "alibi", device="host")
             loci.release()

@@ -18,7 +18,7 @@ import loci
 from loci import _c, _gpu, _plan
 
 from . import encodings
-from .test_gpu import DEVICES, IDS
+from .test_gpu import DEVICES, IDS, recording
 
 try:
     import torch
@@ -310,18 +310,8 @@ class Caches(unittest.TestCase):
     def test_memory(self) -> None:
         """Each allocation is freed, and the device is closed after it."""
         called: list[str] = []
-        library = _gpu.library()
-
-        class Library:
-            def __getattr__(self, name: str) -> Any:
-                def call(*arguments: Any) -> Any:
-                    called.append(name)
-                    return getattr(library, name)(*arguments)
-
-                return call
-
         loci.release()
-        with mock.patch.object(_gpu, "library", Library):
+        with mock.patch.object(_gpu, "library", return_value=recording(called)):
             cache = loci.Cache("alibi", HEADS, DIM, kv_heads=KV_HEADS, batch=BATCH, capacity=64, device="host")
             cache.step(*problem(length=5))
             cache.remove(1, 1)

@@ -388,7 +388,7 @@ static void add_moved(struct tile *t, bool again)
         if (moves->add_dq) {
             t->dq = t->of_class;
             zero(t->dq, (ptrdiff_t)D * QT);
-        } else memcpy(t->of_class, dq, sizeof(real) * (size_t)(D * QT));
+        } else if (owners == SOME_ROWS) memcpy(t->of_class, dq, sizeof(real) * (size_t)(D * QT));
         /* rows may have become NaN on their walk */
         t->finite &= !t->partial || finite_rows(t->q.faded, Dp, QT, D);
         add_products(t, t->ds, t->dk_part);
@@ -396,9 +396,10 @@ static void add_moved(struct tile *t, bool again)
         t->dq = dq;
         if (moves->add_dq) moves->add_dq(t, x, t->of_class);
         /* 0 times a key that is not finite must not reach rows that do not read it */
-        for (int r = 0; r < t->rows && !moves->add_dq && owners == SOME_ROWS; r++)
-            for (int d = 0; d < D && !moves->reads(t, x, r); d++)
-                dq[d * QT + r] = t->of_class[d * QT + r] + 0;
+        for (int r = 0; r < t->rows && !moves->add_dq && owners == SOME_ROWS; r++) {
+            if (moves->reads(t, x, r)) continue;
+            for (int d = 0; d < D; d++) dq[d * QT + r] = t->of_class[d * QT + r] + 0;
+        }
     }
 }
 

@@ -524,7 +524,8 @@ static ptrdiff_t total(const struct call *c, int x)
 }
 
 #if QT > 1
-/* 0 times what is low, as compilers make a product that is not asked for, too. */
+/* A low gradient counts as 0.  The factor is chosen and not the product: a vectorising compiler
+ * also computes a product that it discards, and that one would be subnormal. */
 INLINE real times(real d, real factor) { return d * (is_low(d) ? 0 : factor); }
 /* Gradients of a block's rows and keys, with `finite` by products, else over visible pairs. */
 static void block_bwd(struct tile *t, int x, int D, int first, int half, bool finite)

@@ -592,8 +592,10 @@ int main(int argc, char **argv)
     for (int k = 0; k < (int)(sizeof texts / sizeof *texts) && !LOCI_SLOW && !few; k++)
         if (argc < 2 && !given
                 ? strcmp(texts[k], "path") == 0
-                : strstr(texts[k], "path") && (argc < 2 || strstr(texts[k], argv[1])))
-            check_shape(texts[k], &over, 0, OUT_O), check_shape(texts[k], &tall, 0, OUT_O);
+                : strstr(texts[k], "path") && (argc < 2 || strstr(texts[k], argv[1]))) {
+            check_shape(texts[k], &over, 0, OUT_O);
+            check_shape(texts[k], &tall, 0, OUT_O);
+        }
     for (int k = 0; k < (int)(sizeof texts / sizeof *texts) && !LOCI_EMULATED && !few; k++) {
         if (argc < 2 ? !given && !LOCI_SLOW && k % 3 : !strstr(texts[k], argv[1])) continue;
         if (LOCI_SLOW) {

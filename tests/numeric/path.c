@@ -204,7 +204,6 @@ static void over_chunks(const char *text)
                                 .reference = s };
         attend(&a[s]);
     }
-
     CHECK_CLOSE(apart(a[0].o, a[1].o, H * ROWS * D), 0, 2e-7, "%s: o", text);
     CHECK_CLOSE(apart(a[0].dq, a[1].dq, H * ROWS * D), 0, 2e-7, "%s: dq", text);
     CHECK_CLOSE(apart(a[0].dk, a[1].dk, H * KEYS * D), 0, 2e-7, "%s: dk", text);
