@@ -1135,11 +1135,13 @@ int main(int argc, char **argv)
     for (struct walk_text t = { 0 }; walk_next(&t);) {
         const char *text = t.text;
         const int dim = walk_dim(text, 18), value_dim = t.square ? dim : 21;
-        if (LOCI_SLOW && !t.example && t.next % 2 && !walk_whole()) continue;
+        if (LOCI_SLOW && !t.example && t.next % 4 && !walk_whole()) continue;
         for (int d = 0; d < COUNT(dtypes); d++) {
             const loci_dtype dtype = dtypes[d];
             struct problem p;
             if ((!t.example && dtype != LOCI_BF16) || (LOCI_EMULATED && dtype != LOCI_F32))
+                continue;
+            if (LOCI_SLOW && !LOCI_EMULATED && t.example && t.next % 3 != d && !walk_whole())
                 continue;
             if (!open(&p, text, dtype, 0, 150, dim, value_dim, 4)) continue;
             steps(&p, "cache", 150, 0, 150, 0);

@@ -198,8 +198,8 @@ static void every_text(void)
         for (int v = 0; v < VARIANTS && !walk_moves(t.text); v++) {
             struct whole_call w;
             const struct form f = variant(&t, v);
-            /* each encoding's example has all forms, other texts alternate */
-            const int often = LOCI_EMULATED ? 12 : LOCI_SLOW ? 4 : t.example ? 1 : 5;
+            /* each encoding's example has half of the forms, other texts fewer */
+            const int often = LOCI_EMULATED ? 12 : LOCI_SLOW ? 8 : t.example ? 2 : 9;
             if (!walk_whole() && (t.next + v) % often) continue;
             if (!whole_make(&w, &f, t.next)) continue;
             /* some encodings reject such positions, or rows before the first key */
@@ -238,7 +238,7 @@ static void examples(void)
     int turn = 1000;
     for (struct walk_text t = { 0 }; walk_next(&t);)
         for (int i = 0; i < 3 && t.example && !walk_moves(t.text); i++) {
-            if ((t.next + i) % 3 && !walk_limited()) continue;
+            if ((t.next + i) % 6 && !walk_whole()) continue;
             struct whole_call w;
             const struct form f = {
                 .text = t.text,

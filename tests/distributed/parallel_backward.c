@@ -109,8 +109,8 @@ static void every_text(void)
         for (int v = 0; v < VARIANTS && !walk_moves(t.text); v++) {
             struct whole_call w;
             const struct form f = variant(&t, v);
-            const int often = LOCI_SLOW ? 24 : t.example ? 3 : 2 * VARIANTS;
-            if (!walk_limited() && (t.next + v) % often) continue;
+            const int often = LOCI_SLOW ? 48 : t.example ? VARIANTS : 4 * VARIANTS;
+            if (!walk_whole() && (t.next + v) % often) continue;
             if (!whole_make(&w, &f, t.next)) continue;
             CHECK_THAT(!w.status || f.places == SHUFFLED || f.q_len > f.k_len, "%s (%s): %s",
                        f.text, f.name, w.error.text);
@@ -149,7 +149,7 @@ static void examples(void)
     for (struct walk_text t = { 0 }; walk_next(&t);)
         for (int i = 0; i < 3 && (t.example || option_with_inputs(t.text)) && !walk_moves(t.text);
              i++) {
-            if ((t.next + i) % 3 && !walk_limited()) continue;
+            if ((t.next + i) % 6 && !walk_whole()) continue;
             struct whole_call w;
             const struct form f = {
                 .text = t.text,

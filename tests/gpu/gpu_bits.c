@@ -3,8 +3,8 @@
  * shapes on both sides of the borders of tiles, items and chunks; o, lse and all gradients.
  *
  * Devices are the host's loops, with the threads of a phase shuffled, and the first OpenCL device
- * if there is one, on a few shapes.  One shape has all texts (slow builds: every fifth), each other
- * shape every seventh, and one gradient at a time every third.  $LOCI_DEVICES names other devices,
+ * if there is one, on a few shapes.  One shape has all texts (slow builds: every tenth), each other
+ * shape every tenth, and one gradient at a time every sixth.  $LOCI_DEVICES names other devices,
  * "cuda:0 host host:1", and tries all texts.  $LOCI_WALK takes the whole walk, not its small
  * problems alone; $LOCI_SHAPES=n only the first n shapes; $LOCI_PART=i/n every n-th problem, from
  * the i-th one on.  The argument, if there is one, is a text: only its problems are tried.
@@ -570,7 +570,7 @@ int main(int argc, char **argv)
     open_devices("host:2", !LOCI_SLOW);
     const int devices_of_all = given || device_count < 2 ? device_count : 1;
     for (int i = 0; i < (few && atoi(few) < most ? atoi(few) : most); i++) {
-        const int often = given ? 1 : i ? 7 : LOCI_SLOW ? 5 : 1;
+        const int often = given ? 1 : i || LOCI_SLOW ? 10 : 1;
         for (int k = 0; k < (int)(sizeof texts / sizeof *texts); k++)
             if (argc < 2 ? (k + i) % often == 0 : strstr(texts[k], argv[1]) != NULL) {
                 const int opened = device_count;
@@ -587,7 +587,7 @@ int main(int argc, char **argv)
             check_shape(texts[k], &border, 0, OUT_O);
     for (int i = 2; i < 10 && i < (few ? atoi(few) : most); i++) /* weights are dropped */
         for (int k = 0; k < (int)(sizeof texts / sizeof *texts); k += 4)
-            if (argc < 2 || strstr(texts[k], argv[1]))
+            if (argc < 2 ? given || (k / 4 + i) % 4 == 0 : strstr(texts[k], argv[1]) != NULL)
                 check_shape(texts[k], &shapes[i], 0.3, OUT_O);
     for (int k = 0; k < (int)(sizeof texts / sizeof *texts) && !LOCI_SLOW && !few; k++)
         if (argc < 2 && !given
@@ -597,7 +597,7 @@ int main(int argc, char **argv)
             check_shape(texts[k], &tall, 0, OUT_O);
         }
     for (int k = 0; k < (int)(sizeof texts / sizeof *texts) && !LOCI_EMULATED && !few; k++) {
-        if (argc < 2 ? !given && !LOCI_SLOW && k % 3 : !strstr(texts[k], argv[1])) continue;
+        if (argc < 2 ? !given && k % 6 : !strstr(texts[k], argv[1])) continue;
         if (LOCI_SLOW) {
             check_shape(texts[k], &brief, 0, OUT_O);
             continue;

@@ -208,7 +208,8 @@ static const char *const scores[] = { "alibi",
                                       "fox",
                                       "softcap:cap=2" };
 static const char *const weights[] = { "sba", "sba:current=1,remainder=vector", "sink" };
-static char compositions[WALK_COMPOSITIONS][256];
+enum { COMPOSITIONS = 40 };
+static char compositions[COMPOSITIONS][256];
 
 /* Encodings of linear attention. */
 static const char *const linear[] = {
@@ -629,10 +630,11 @@ bool walk_whole(void) { return only || getenv("LOCI_WALK"); }
 bool walk_next(struct walk_text *t)
 {
     const loci_encoding_info *list;
-    const int count = loci_encodings(&list), more = (int)(sizeof texts / sizeof *texts);
+    const int count = loci_encodings(&list), more = (int)(sizeof texts / sizeof *texts),
+              drawn = walk_whole() ? COMPOSITIONS : LOCI_EMULATED ? 2 : LOCI_SLOW ? 4 : 16;
     do {
         const int i = t->next++;
-        if (i >= count + more + WALK_COMPOSITIONS) return false;
+        if (i >= count + more + drawn) return false;
         t->example = i < count;
         t->drawn = i >= count + more;
         t->square = i >= count && i < count + more && texts[i - count].square;
@@ -650,6 +652,13 @@ struct walker {
     void (*check)(struct walk *);
 };
 
+static bool is_example(const char *encoding)
+{
+    const loci_encoding_info *list;
+    for (int i = loci_encodings(&list) - 1; i >= 0; i--)
+        if (!strcmp(list[i].example, encoding)) return true;
+    return false;
+}
 static void walk_shapes(struct walker w, const char *encoding, loci_stage stage, bool square)
 {
     static const struct {
@@ -663,11 +672,15 @@ static void walk_shapes(struct walker w, const char *encoding, loci_stage stage,
     const struct shape *shapes = sizes[w.size].list;
     const size_t count = sizes[w.size].count;
     if (only && strcmp(only, encoding) != 0) return;
+    const bool example = is_example(encoding);
+    const size_t often = walk_whole()  ? 1
+                       : LOCI_EMULATED ? 12
+                       : LOCI_SLOW     ? (example ? 2 : 6)
+                                       : (example ? 1 : 2);
     for (size_t i = 0; i < count; i++) {
         const struct shape *s = &shapes[i];
-        /* each encoding gets some of the shapes there, the next one others */
-        if ((i + (size_t)seed_of(encoding, "")) % (LOCI_EMULATED ? 12 : LOCI_SLOW ? 2 : 1))
-            continue;
+        /* one encoding gets some of the shapes, the next one others */
+        if ((i + (size_t)seed_of(encoding, "")) % often) continue;
         if (s->full && walk_causal_only(encoding)) continue;
         /* a cache stores one form of a key */
         if (s->keys_rotated && walk_key_forms(encoding)) continue;

@@ -16,7 +16,6 @@ enum { WALK_TENSORS = 32, WALK_LENGTH = 256, WALK_AXES = 3 };
 #ifndef LOCI_EMULATED
 #define LOCI_EMULATED 0
 #endif
-enum { WALK_COMPOSITIONS = LOCI_EMULATED ? 2 : LOCI_SLOW ? 8 : 40 }; /* random compositions */
 
 /* A problem with random contents, all of it in double and exact in float.  The buffers of outputs
  * and gradients are allocated and zeroed. */
@@ -50,15 +49,15 @@ struct walk {
 
 /* Calls check() with one problem after the other.  SMALL: a few rows.  TILES: on both sides of the
  * borders of tiles.  CHUNKS: few rows that see several chunks of keys, where every key still
- * matters, and only encodings' own examples.  An emulated CPU gets a third of either.  Plans that
- * cannot be created are failed checks. */
+ * matters, and only encodings' own examples.  Texts other than examples get every second shape, slow
+ * builds fewer.  Plans that cannot be created are failed checks. */
 enum walk_size { WALK_SMALL, WALK_TILES, WALK_CHUNKS };
 void walk_all(enum walk_size, void (*check)(struct walk *));
 
 /* The program's argument, if there is one, is a text: only its problems and texts are used. */
 void walk_only(int argc, char **argv);
 bool walk_limited(void);
-/* True if no text may be left out to save time: the walk is limited, or $LOCI_WALK is set. */
+/* True if nothing may be left out to save time: the walk is limited, or $LOCI_WALK is set. */
 bool walk_whole(void);
 
 /* The texts of the walk that are valid for attention, one after the other, the same in every run:
@@ -68,7 +67,7 @@ struct walk_text {
     const char *text;
     bool example; /* an encoding's own */
     bool square;  /* the value width must be the head width */
-    bool drawn;   /* random; slow builds have fewer of these */
+    bool drawn;   /* random; there are 40 in the whole walk, elsewhere fewer */
     int next;
 };
 bool walk_next(struct walk_text *);
