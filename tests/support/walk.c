@@ -631,7 +631,10 @@ bool walk_next(struct walk_text *t)
 {
     const loci_encoding_info *list;
     const int count = loci_encodings(&list), more = (int)(sizeof texts / sizeof *texts),
-              drawn = walk_whole() ? COMPOSITIONS : LOCI_EMULATED ? 2 : LOCI_SLOW ? 4 : 16;
+              drawn = walk_whole()  ? COMPOSITIONS
+                    : LOCI_EMULATED ? 2
+                    : LOCI_SLOW     ? 4
+                                    : 16;
     do {
         const int i = t->next++;
         if (i >= count + more + drawn) return false;

@@ -49,8 +49,8 @@ struct walk {
 
 /* Calls check() with one problem after the other.  SMALL: a few rows.  TILES: on both sides of the
  * borders of tiles.  CHUNKS: few rows that see several chunks of keys, where every key still
- * matters, and only encodings' own examples.  Texts other than examples get every second shape, slow
- * builds fewer.  Plans that cannot be created are failed checks. */
+ * matters, and only encodings' own examples.  Texts other than examples get every second shape,
+ * slow builds fewer.  Plans that cannot be created are failed checks. */
 enum walk_size { WALK_SMALL, WALK_TILES, WALK_CHUNKS };
 void walk_all(enum walk_size, void (*check)(struct walk *));
 
