@@ -1083,6 +1083,7 @@ static void latents(void)
     loci_error e;
     for (int i = 0; i < COUNT(texts); i++)
         for (int k = 0; k < COUNT(types); k++) {
+            if (LOCI_SLOW && k != i) continue;
             latent(texts[i], types[k], 16, 150);
             latent(texts[i], types[k], 16, 700); /* tiles of several groups: see decode.c */
             latent(texts[i], types[k], 2, 150);
@@ -1162,7 +1163,7 @@ int main(int argc, char **argv)
             drop(&p);
         }
         by_dots(text, dim, value_dim);
-        if (t.example || !LOCI_SLOW)
+        if (!LOCI_SLOW || (t.example && t.next % 3 == 0) || walk_whole())
             many_rows(text, t.example ? LOCI_F32 : LOCI_BF16, dim, value_dim);
         if (!t.example || LOCI_EMULATED) continue;
         mixed(text, LOCI_F32, LOCI_Q8_0, LOCI_Q8_0);

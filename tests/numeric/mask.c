@@ -436,8 +436,8 @@ static void every_encoding(void)
     static struct problem p;
     int number = 0;
     for (struct walk_text t = { 0 }; walk_next(&t); number++) {
-        const int often = LOCI_EMULATED ? 60 : LOCI_SLOW ? 16 : 4;
-        if (number % often && (LOCI_EMULATED || !t.example) && !walk_whole()) continue;
+        const int often = LOCI_EMULATED ? 60 : LOCI_SLOW ? 7 : 4;
+        if (number % often && (LOCI_SLOW || !t.example) && !walk_whole()) continue;
         walk_restart(number);
         if (!open_problem(&p, t.text, 70, 150)) continue;
         against_reference(&p);
