@@ -321,7 +321,7 @@ static void check_cancelled(const struct task *t, const char *text, int asked)
     struct host host;
     open_results(t, &r);
     open_host(&host, &kinds[4]);
-    for (int n = 0; n < asked; n += LOCI_EMULATED ? 97 : LOCI_SLOW ? 29 : 9) {
+    for (int n = 0; n < asked; n += LOCI_SLOW ? 97 : 9) {
         host.slow = 0;
         host.patience = n;
         atomic_store(&host.asked, 0);
