@@ -326,8 +326,10 @@ int main(void)
     scaled();
     rotated();
     definitions();
-    over_chunks("path+sba");
-    over_chunks("wall+sba");
+    if (!LOCI_EMULATED) {
+        over_chunks("path+sba");
+        over_chunks("wall+sba");
+    }
     chunks();
     nan_reaches();
     return harness_end();
