@@ -38,15 +38,17 @@ struct opencl {
     double marked;
 };
 
-/* Kernels are found by name when they are first launched. */
+/* Kernels are made when they are first launched.  A driver may refuse a pointer where the launch
+ * before had NULL, so there is one kernel per set of arrays that a launch lacks. */
 struct kernel {
     char name[32];
+    uint32_t lacks; /* bits: arrays that are NULL */
     cl_kernel own;
+    struct kernel *next;
 };
 struct program {
     cl_program own;
-    int count;
-    struct kernel kernels[MOST_KERNELS];
+    struct kernel *kernels;
 };
 
 /* ---- The driver ------------------------------------------------------------------------------ */
@@ -458,7 +460,11 @@ static void opencl_unload(void *state, struct program *p)
     struct opencl *c = state;
     if (!p) return;
     cl.clFinish(c->queue);
-    for (int i = 0; i < p->count; i++) cl.clReleaseKernel(p->kernels[i].own);
+    for (struct kernel *k = p->kernels, *next; k; k = next) {
+        next = k->next;
+        cl.clReleaseKernel(k->own);
+        free(k);
+    }
     if (p->own) cl.clReleaseProgram(p->own);
     free(p);
 }
@@ -487,40 +493,38 @@ static loci_status opencl_build(void *state, const char *lines, struct program *
 
 /* The caller has the lock. */
 static loci_status find_kernel(const struct opencl *c, struct program *p, const char *name,
-                               cl_kernel *to, loci_error *e)
+                               uint32_t lacks, cl_kernel *to, loci_error *e)
 {
     char whole[64];
     cl_int code = 0;
-    for (int i = 0; i < p->count; i++)
-        if (!strcmp(p->kernels[i].name, name)) {
-            *to = p->kernels[i].own;
-            return LOCI_OK;
-        }
-    struct kernel *k = &p->kernels[p->count];
-    CHECK(e, p->count < MOST_KERNELS && strlen(name) < sizeof k->name, LOCI_BAD_ARG,
-          "%s: the program has no kernel loci_%s", c->label, name);
-    snprintf(whole, sizeof whole, "loci_%s", name);
-    k->own = cl.clCreateKernel(p->own, whole, &code);
-    CHECK(e, code != CL_INVALID_KERNEL_NAME, LOCI_BAD_ARG, "%s: the program has no kernel %s",
-          c->label, whole);
-    if (code) return failed(c, "clCreateKernel", code, e);
-    snprintf(k->name, sizeof k->name, "%s", name);
-    p->count++;
+    struct kernel *k = p->kernels;
+    while (k && (k->lacks != lacks || strcmp(k->name, name) != 0)) k = k->next;
+    if (!k) {
+        CHECK(e, strlen(name) < sizeof k->name, LOCI_BAD_ARG,
+              "%s: the program has no kernel loci_%s", c->label, name);
+        snprintf(whole, sizeof whole, "loci_%s", name);
+        const cl_kernel own = cl.clCreateKernel(p->own, whole, &code);
+        CHECK(e, code != CL_INVALID_KERNEL_NAME, LOCI_BAD_ARG, "%s: the program has no kernel %s",
+              c->label, whole);
+        if (code) return failed(c, "clCreateKernel", code, e);
+        k = calloc(1, sizeof *k);
+        if (!k) cl.clReleaseKernel(own);
+        CHECK(e, k, LOCI_NO_MEMORY, "%s: no memory for a kernel", c->label);
+        *k = (struct kernel){ .lacks = lacks, .own = own, .next = p->kernels };
+        snprintf(k->name, sizeof k->name, "%s", name);
+        p->kernels = k;
+    }
     *to = k->own;
     return LOCI_OK;
 }
 
 /* A pointer that a call does not have is NULL on the device, too. */
-static cl_int set_arguments(cl_kernel k, const struct launch *l, const char **function)
+static cl_int set_arguments(cl_kernel k, const struct launch *l, const void *const *arrays,
+                            size_t count, const char **function)
 {
-    const void *const arrays[] = {
-#define AT(name) l->arrays->name,
-        ARRAYS(AT)
-#undef AT
-    };
     cl_uint i = 0;
     cl_int code = 0;
-    for (; i < COUNT(arrays) && !code; i++) {
+    for (; i < count && !code; i++) {
         *function = arrays[i] ? "clSetKernelArgSVMPointer" : "clSetKernelArg";
         code = arrays[i] ? cl.clSetKernelArgSVMPointer(k, i, arrays[i])
                          : cl.clSetKernelArg(k, i, sizeof(cl_mem), NULL);
@@ -539,10 +543,18 @@ static loci_status enqueue(struct opencl *c, struct program *p, const struct lau
 {
     const size_t group[2] = { (size_t)l->threads, 1 };
     const size_t all[2] = { (size_t)(l->groups[0] * (ptrdiff_t)l->threads), (size_t)l->groups[1] };
+    const void *const arrays[] = {
+#define AT(name) l->arrays->name,
+        ARRAYS(AT)
+#undef AT
+    };
+    _Static_assert(COUNT(arrays) <= 32, "struct kernel has a bit for each");
+    uint32_t lacks = 0;
+    for (size_t i = 0; i < COUNT(arrays); i++) lacks |= (uint32_t)!arrays[i] << i;
     const char *function = NULL;
     cl_kernel k = NULL;
-    TRY(find_kernel(c, p, l->kernel, &k, e));
-    cl_int code = set_arguments(k, l, &function);
+    TRY(find_kernel(c, p, l->kernel, lacks, &k, e));
+    cl_int code = set_arguments(k, l, arrays, COUNT(arrays), &function);
     if (!code) {
         function = "clEnqueueNDRangeKernel";
         code = cl.clEnqueueNDRangeKernel(c->queue, k, 2, NULL, all, group, 0, NULL, NULL);

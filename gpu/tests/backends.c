@@ -49,9 +49,9 @@ struct session {
     loci_error error;
 };
 
-static loci_status launch(struct session *s, const char *kernel, size_t shared)
+static loci_status launch_with(struct session *s, const char *kernel, size_t shared, char *lse)
 {
-    struct arrays arrays = { .q = s->memory };
+    struct arrays arrays = { .q = s->memory, .lse = lse };
     struct params params = { .dim = 64 };
     const struct launch l = {
         .kernel = kernel,
@@ -62,6 +62,10 @@ static loci_status launch(struct session *s, const char *kernel, size_t shared)
         .params = &params,
     };
     return s->b->launch(s->state, s->program, &l, &s->error);
+}
+static loci_status launch(struct session *s, const char *kernel, size_t shared)
+{
+    return launch_with(s, kernel, shared, NULL);
 }
 static loci_status adopt(struct session *s)
 {
@@ -316,6 +320,9 @@ static void work(const void *arg)
 
     CHECK_THAT(!s.b->mark(s.state, e) && !s.b->elapsed(s.state, &s.seconds, e), "%s", e->text);
     CHECK_THAT(s.seconds > 0.0009 && s.seconds < 0.0021, "%s: %g s", s.b->name, s.seconds);
+    for (int i = 0; i < 4; i++)
+        CHECK_SAYS(launch_with(&s, "forward", 0, i & 1 ? s.memory : NULL), LOCI_OK, e, "",
+                   s.b->name);
     CHECK_SAYS(launch(&s, "row_sums", 0), LOCI_BAD_ARG, e, "no kernel loci_row_sums", s.b->name);
     CHECK_SAYS(launch(&s, "nothing", 0), LOCI_BAD_ARG, e, "no kernel loci_nothing", s.b->name);
     CHECK_SAYS(launch(&s, "forward", 1 << 20), LOCI_UNSUPPORTED, e, "needs 1048576 bytes of ",

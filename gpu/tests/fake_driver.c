@@ -631,40 +631,46 @@ cl_int clReleaseProgram(cl_program p)
     program = NULL;
     return CL_SUCCESS;
 }
+/* Arguments of a kernel, as bits.  A launch is refused if one was both a pointer and NULL. */
+struct fake_kernel {
+    uint64_t pointers, nulls;
+};
 cl_kernel clCreateKernel(cl_program p, const char *name, cl_int *code)
 {
     (void)p;
     *code = CL_SUCCESS;
     if (asked("clCreateKernel", code)) return NULL;
-    if (!strcmp(name, "loci_forward")) return HANDLE(cl_kernel);
+    if (!strcmp(name, "loci_forward")) return calloc(1, sizeof(struct fake_kernel));
     *code = CL_INVALID_KERNEL_NAME;
     return NULL;
 }
 cl_int clReleaseKernel(cl_kernel k)
 {
-    (void)k;
+    free(k);
     return CL_SUCCESS;
 }
 cl_int clSetKernelArg(cl_kernel k, cl_uint i, size_t bytes, const void *value)
 {
-    (void)k, (void)i, (void)bytes, (void)value;
     MAY_FAIL("clSetKernelArg");
+    if (!value && bytes == sizeof(cl_mem)) ((struct fake_kernel *)k)->nulls |= UINT64_C(1) << i;
     return CL_SUCCESS;
 }
 cl_int clSetKernelArgSVMPointer(cl_kernel k, cl_uint i, const void *value)
 {
-    (void)k, (void)i, (void)value;
+    (void)value;
     MAY_FAIL("clSetKernelArgSVMPointer");
+    ((struct fake_kernel *)k)->pointers |= UINT64_C(1) << i;
     return CL_SUCCESS;
 }
 cl_int clEnqueueNDRangeKernel(cl_command_queue q, cl_kernel k, cl_uint dimensions,
                               const size_t *offset, const size_t *all, const size_t *group,
                               cl_uint n, const cl_event *events, cl_event *event)
 {
-    (void)q, (void)k, (void)dimensions, (void)offset, (void)all, (void)group, (void)n;
-    (void)events, (void)event;
+    (void)q, (void)dimensions, (void)offset, (void)all, (void)group, (void)n, (void)events;
+    (void)event;
     MAY_FAIL("clEnqueueNDRangeKernel");
-    return CL_SUCCESS;
+    const struct fake_kernel *own = (const void *)k;
+    return own->pointers & own->nulls ? CL_INVALID_KERNEL_ARGS : CL_SUCCESS;
 }
 cl_int clEnqueueMarkerWithWaitList(cl_command_queue q, cl_uint n, const cl_event *events,
                                    cl_event *event)

@@ -16,7 +16,7 @@ actions/upload-pages-artifact pypa/gh-action-pypi-publish'
 
 code() { grep -hv '^ *#' "$1"; }
 targets() { sed -nE 's/^([a-z-]+):.*/\1/p' Makefile; }
-presets() { sed -nE 's/^( *- )?preset:? ([a-z]+).*/\2/p' "$1" | sort; }
+presets() { sed -nE 's/^ *(- )?preset:? ([a-z]+).*/\2/p' "$1" | sort; }
 tests() { find tests lab/tests -name '*.[cs]*' -printf '%f\n' | sed 's/\..*//'; }
 
 mistakes() {                             # FOLDER: prints what is wrong with its workflows

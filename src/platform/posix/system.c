@@ -77,8 +77,8 @@ double loci_system_memory(void)
     return 0;
 #endif
 }
-/* Linux knows what this processor shares.  In virtual machines sysconf() of glibc 2.36 has ten times
- * as much for AMD's. */
+/* Linux knows what this processor shares.  In virtual machines sysconf() of glibc 2.36 has ten
+ * times as much for AMD's. */
 double loci_system_cache(void)
 {
     double kib = 0;
