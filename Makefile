@@ -35,7 +35,7 @@ check: check-plan deps configure
 	@bash scripts/progress $(BUILD)/test.log ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS)
 
 check-plan:
-	@echo "make check builds everything in about 4 minutes on two cores, and tests it in about 20."
+	@echo "make check builds everything in about 4 minutes on two cores, and tests it in about 10."
 
 demo: demo-plan deps configure
 	@$(build) --target loci_cli
