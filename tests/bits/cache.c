@@ -1083,7 +1083,7 @@ static void latents(void)
     loci_error e;
     for (int i = 0; i < COUNT(texts); i++)
         for (int k = 0; k < COUNT(types); k++) {
-            if (LOCI_SLOW && k != i) continue;
+            if (LOCI_SLOW && k != i && !walk_whole()) continue;
             latent(texts[i], types[k], 16, 150);
             latent(texts[i], types[k], 16, 700); /* tiles of several groups: see decode.c */
             latent(texts[i], types[k], 2, 150);

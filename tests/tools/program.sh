@@ -98,9 +98,14 @@ check "and there is no ratio" grep -q '"ratio_to_nope":null' "$work/out"
 check "bench prefill-chunk" measured percent_of_peak t5 --pass prefill-chunk --rows 16 --len 200 --heads 2 --repeat 5
 check "and its rows" grep -q '"pass":"prefill-chunk".*"q_len":16,"k_len":200,' "$work/out"
 check "bench names the rows" prints 'prefill-chunk of 16 rows with a cache' bench nope --pass prefill-chunk --rows 16 --len 48 --heads 2 --repeat 5 --cache
-check "bench decode with a cache" measured percent_of_stream rope:pairing=half+fox --pass decode --len 600 --heads 2 --repeat 5 --cache --threads 2 --dtype bf16
-check "and it is bf16" grep -q '"dtype":"bf16"' "$work/out"
-texts=(tape cope:gates=given sinusoidal)
+# Other tests cover the number types under sanitizers.
+dtypes=(f32 bf16 f16)
+[ -z "${LOCI_SANITIZE:-}" ] || dtypes=(bf16)
+for dtype in "${dtypes[@]}"; do
+    check "bench decode with a cache, $dtype" measured percent_of_stream rope:pairing=half+fox --pass decode --len 600 --heads 2 --repeat 5 --cache --threads 2 --dtype $dtype
+    check "and it is $dtype" grep -q '"dtype":"'$dtype'"' "$work/out"
+done
+texts=(nope tape cope:gates=given sinusoidal)
 [ -z "${LOCI_SANITIZE:-}" ] || texts=(tape)
 for text in "${texts[@]}"; do
     check "bench $text with a cache" prints '"q_len":3,' bench "$text" --pass prefill-chunk --rows 3 --cache --len 40 --heads 2 --batch 2 --repeat 5 --json
