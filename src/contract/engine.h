@@ -110,6 +110,7 @@ struct engine {
  * the name is unknown or cannot run here.  The f64 engine is portable C and the same for every ISA
  * name. */
 const struct engine *loci_engine(const char *isa, bool f64);
-bool loci_dots_bf16(void); /* do this CPU and operating system run engine.fast? */
+bool loci_dots_bf16(void);        /* do this CPU and operating system run engine.fast? */
+bool loci_prefetch_streams(void); /* does decode gain if it prefetches rows that adjoin? */
 
 #endif

@@ -29,6 +29,7 @@ struct loci_plan {
     size_t real;                          /* sizeof of a number in the engine: 4 or 8 */
     size_t stored;                        /* of q, o and all gradients: the same, or 2 */
     bool fast;                            /* wide forward passes use bf16 dot products */
+    bool prefetch_streams;                /* decode prefetches rows that adjoin, too */
     bool f64, full, strict, keys_rotated; /* strict: pos_k < pos_q (sba without its own key) */
     bool values_in_keys;                  /* values are the first channels of the keys */
     bool states;                          /* one of the encodings has states */

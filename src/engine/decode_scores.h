@@ -176,6 +176,7 @@ static struct source keys_to_read(const struct row_set *w, struct tile *t, ptrdi
     struct source keys = source_of(t, KEYS);
     keys.rest = rows_from(t, j);
     keys.next = many(w) ? -1 : 1;
+    keys.prefetch_streams = t->c->plan->prefetch_streams;
     return keys;
 }
 /* The scores of rows and keys with several forms, class by class; then every pair of a tile with

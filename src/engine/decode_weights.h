@@ -133,6 +133,7 @@ static void sum_tiles(const struct row_set *w, ptrdiff_t j, bool partial)
         } else {
             struct source value = source_of(t, VALUES);
             value.next = many(w) ? -1 : 1;
+            value.prefetch_streams = t->c->plan->prefetch_streams;
             const struct summing of = { .value = &value,
                                         .D = Dv,
                                         .keys = t->keys,

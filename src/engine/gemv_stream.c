@@ -61,7 +61,13 @@ INLINE void fetch(const void *row, ptrdiff_t bytes)
 }
 
 /* Tiles of a cache lie one after another.  Hardware prefetchers stop at the end of a page, so work
- * on a tile fetches the same place in a later one: about 16 KB ahead, at least in the next. */
+ * on a tile fetches the same place in a later one: about 16 KB ahead, at least in the next.  If a
+ * visit reads all that adjoins, they find most of it, and only some processors gain.  But where
+ * reading and multiplying take the same time, nothing makes up for the ends of pages. */
+INLINE bool prefetches(const enum form f, const struct source *a, bool adjoins, int rows)
+{
+    return a->prefetch_streams || !adjoins || (f != REALS && rows >= 4);
+}
 INLINE ptrdiff_t tile_bytes(const enum form f, int D)
 {
     return bytes_of(is_q8(f) ? BLOCKS_Q8 : f, (ptrdiff_t)D * KT);
@@ -263,6 +269,9 @@ INLINE void dots_lanes(const int n, const int nv, const enum form form, const st
     const ptrdiff_t ahead = keys->next * bytes_ahead(form, D),
                     steps = (ptrdiff_t)D * KT / (nv * VL);
     const ptrdiff_t share = keys->bytes / steps;
+    /* scales interrupt the stream, and a tile of one page ends it */
+    const bool adjoins = nv * VL == KT && !is_q8(form) && tile_bytes(form, D) > 4096;
+    const bool fetches = prefetches(form, keys, adjoins, n);
     const char *beside = keys->beside ? keys->beside + k / (nv * VL) * D * share : NULL;
     real scale[8 * VL] = { 0 };
     vf acc[MOST][8];
@@ -272,7 +281,7 @@ INLINE void dots_lanes(const int n, const int nv, const enum form form, const st
         const char *line = (const char *)keys->at + bytes_of(form, (ptrdiff_t)d * KT + k);
         vf x[8];
         if (beside) fetch(beside + d * share, share);
-        else fetch(line + ahead, bytes_of(form, nv * VL));
+        else if (fetches) fetch(line + ahead, bytes_of(form, nv * VL));
         if (is_q8(form) && d % Q8_BLOCK == 0) {
             const uint16_t *scales = keys->scales + d / Q8_BLOCK * KT + k;
             fetch((const char *)scales + ahead, bytes_of(BITS_F16, nv * VL));
@@ -382,10 +391,12 @@ struct source N(dots_to_lines)(const struct dot *list, int n, const struct sourc
 struct ahead {
     const void *row;
     int d;
+    bool none; /* nothing is fetched */
 };
 
 INLINE void fetch_strip(const enum form form, struct ahead *a, ptrdiff_t stride, int width, int n)
 {
+    if (a->none) return;
     /* in blocks of q8_0 about there */
     fetch((const char *)a->row + (form == BLOCKS_Q8 ? a->d : bytes_of(form, a->d)),
           form == BLOCKS_Q8 ? n : bytes_of(form, n));
@@ -433,7 +444,9 @@ INLINE void sum_rows(const int n, const enum form form, const struct summing *a,
     const void *v = row_at(form, a->value->at, k * vs);
     const real *p[4];
     real *c[4];
-    struct ahead ahead = { row_at(form, v, tiles_ahead(form, D) * a->value->next * KT * vs), 0 };
+    const int widest = 8 * n <= SUMS && D >= 8 * VL ? 8 * VL : 4 * VL;
+    struct ahead ahead = { .row = row_at(form, v, tiles_ahead(form, D) * a->value->next * KT * vs),
+                           .none = !prefetches(form, a->value, D == widest && vs == D, n) };
     const bool last = k + block >= a->keys;
     int d = 0;
     UNROLL_FOR(int s = 0; s < n; s++) {

@@ -50,6 +50,7 @@ struct source {
     ptrdiff_t stride, rest;
     enum form form;
     int next;                /* what is read next: 1 the tile after this one, -1 the one before */
+    bool prefetch_streams;   /* what is read next is prefetched even if it adjoins */
     const uint16_t *scales;  /* of WHOLE_Q8 */
     bool across, concurrent; /* concurrent: another stream is read at the same time */
     /* across: memory of some bytes that is fetched, step by step, while these are read; or NULL */

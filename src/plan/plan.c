@@ -221,6 +221,7 @@ static loci_status set_engine(loci_plan *p, const loci_desc *d, loci_error *e)
     p->engine = loci_engine(d->isa, p->f64);
     p->fast = d->fast && p->stage == LOCI_ATTENTION && plain_keys(p) && p->row_forms == 1
            && p->moves < 0 && p->engine && p->engine->fast && loci_dots_bf16();
+    p->prefetch_streams = loci_prefetch_streams();
     if (p->engine) return LOCI_OK;
     /* No such engine: the error lists the valid names. */
     const char *names[MAX_ISAS];
