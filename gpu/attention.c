@@ -133,6 +133,7 @@ static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turne
     p.factors = t.factors && t.finish ? p.q_factor : -1;
     p.q_paged = !t.query && g->in.pages;
     if ((t.back || p.q_paged) && !t.query) p.used = g->used;
+    if (t.query && t.plain) p.used = g->used_rows;
     p.keys_side = !t.query;
     p.plain = t.plain;
     p.adds = t.adds;
@@ -206,7 +207,7 @@ static loci_status join_forms(const struct gpu_call *g, enum pass pass, bool que
 {
     const struct loci_plan *p = g->call.plan;
     char *first = query ? g->arrays.dq : g->arrays.dk;
-    const int forms = query ? p->row_forms : p->key_forms;
+    const int forms = query ? p->row_forms : p->keys_rotated ? 0 : p->key_forms;
     for (int form = 0; form < forms && first && p->row_forms > 1; form++)
         TRY(rotate(g, pass,
                    (struct turned){ .from = first + form * form_bytes(g, query),
@@ -252,7 +253,7 @@ static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
     if (!g->at.q) return LOCI_OK;
     if (p->row_forms > 1) {
         TRY(rotate_forms(g, pass, true, true));
-        return rotate_forms(g, pass, false, false);
+        return g->at.k ? rotate_forms(g, pass, false, false) : LOCI_OK;
     }
     TRY(rotate_queries(g, pass, true));
     if (g->at.v)
@@ -1085,14 +1086,15 @@ static loci_status fetch_rows(const struct gpu_call *g, enum pass pass, bool que
     TRY(gpu->backend->copy(gpu->state, m->x[!query], rows, bytes, FROM_DEVICE, g->in.error));
     return gpu->backend->copy(gpu->state, m->g[!query], d, bytes, FROM_DEVICE, g->in.error);
 }
-/* Of tiles of rows or of keys in all their forms.  Keys that stay as they are add nothing. */
+/* Of tiles of rows or of keys in all their forms.  Keys that stay as they are add nothing, and so do
+ * those that come rotated. */
 static loci_status form_frequencies(const struct gpu_call *g, enum pass pass, bool query)
 {
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
     const struct loci_gpu *gpu = g->plan->gpu;
     const ptrdiff_t rows = query ? c->Lq : c->Lk;
-    if (g->params.rotation_part < 0) return LOCI_OK;
+    if (g->params.rotation_part < 0 || (!query && !g->at.k)) return LOCI_OK;
     if (!query)
         TRY(gpu->backend->clear(gpu->state, g->at.apart + g->params.by_tile,
                                 (size_t)g->params.ktiles * (size_t)(p->kv_heads * p->key_forms)

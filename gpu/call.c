@@ -157,6 +157,8 @@ static size_t lay_out_lists(struct gpu_call *g)
     }
     g->used = -1;
     if (in->cache ? walks_over_room(g) : in->k_lens || in->q_seg) LIST(g->used, B * Lk, char);
+    g->used_rows = -1;
+    if (p->turns_values && (in->q_seg || in->q_lens)) LIST(g->used_rows, B * Lq, char);
     for (int u = 0; u < k->uses; u++) {
         if (g->use[u].term == GPU_FACTOR) LIST(g->use[u].table, B * (size_t)p->heads * Lq, float);
         if (g->use[u].term == GPU_PIECES) LIST(g->use[u].rows, B * Lq, struct piece_row);
@@ -449,6 +451,10 @@ static void fill_lists(struct gpu_call *g, int rows)
     for (ptrdiff_t s = 0; s < c->seqs.n && g->used >= 0; s++) {
         const struct sequence *q = &c->seqs.list[s];
         memset(g->lists + g->used + q->b * c->Lk + q->k0, 1, (size_t)q->nk);
+    }
+    for (ptrdiff_t s = 0; s < c->seqs.n && g->used_rows >= 0; s++) {
+        const struct sequence *q = &c->seqs.list[s];
+        memset(g->lists + g->used_rows + q->b * c->Lq + q->q0, 1, (size_t)q->nq);
     }
     for (ptrdiff_t b = 0; b < c->B && in->pages; b++)
         for (ptrdiff_t i = 0; i < tiles(keys_in(c, b), k->page_keys); i++)
@@ -1288,8 +1294,6 @@ static loci_status check_call(const struct loci_plan *p, const loci_call *in, lo
     CHECK(e, in->q_len < INT32_MAX / 64 && in->k_len < INT32_MAX / 64 && in->batch < 1 << 20,
           LOCI_UNSUPPORTED, "batch %td, q_len %td and k_len %td are too large for a GPU", in->batch,
           in->q_len, in->k_len);
-    CHECK(e, !p->turns_values || (!in->q_seg && !in->q_lens), LOCI_UNSUPPORTED,
-          "rope:values=1 runs on a GPU without q_seg and q_lens only");
     CHECK(e, !in->pages || p->keys_rotated || p->rotate < 0 || p->use[p->rotate].term != TERM_polar,
           LOCI_UNSUPPORTED, "pages do not run on a GPU with pope: pages must be NULL");
     for (int x = 0; x < p->uses; x++)

@@ -68,8 +68,9 @@ struct gpu_call {
     void *scratch;
     char *lists;
     size_t list_bytes;
-    /* In `lists`: places of rows and keys for rotations, and which keys are in a sequence. */
-    int64_t q_where, k_where, used; /* places of several forms, one after the other */
+    /* In `lists`: places of rows and keys for rotations, and which keys and rows are in a sequence;
+     * below 0: all. */
+    int64_t q_where, k_where, used, used_rows; /* places of several forms, one after the other */
     /* Memory of the device, in the workspace; NULL: not needed. */
     struct {
         char *lists, *q, *k, *delta, *dq, *dk, *dv, *sums, *parts, *totals, *apart;

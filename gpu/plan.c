@@ -137,8 +137,6 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
           "the encoding has %d input tensors, but at most %d run on a GPU", inputs, GPU_INPUTS);
     CHECK(e, terms <= GPU_USES, LOCI_UNSUPPORTED,
           "the encoding has %d terms, but at most %d run on a GPU", terms, GPU_USES);
-    CHECK(e, p->row_forms == 1 || !p->keys_rotated, LOCI_UNSUPPORTED,
-          "%s does not run on a GPU with keys_rotated", p->enc[p->use[p->rotate].enc].pe->name);
     for (int x = 0; x < p->uses; x++) {
         int32_t term;
         CHECK(e,

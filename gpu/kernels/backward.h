@@ -627,7 +627,7 @@ DEV void backward_keys(struct block b)
                 if (FORMS > 1 && !MIXES) {
                     load_row_form(b, &q, t.h, t.row0, rows, TILE_ROWS, form, 0, WIDER(DIM), 1.0f,
                                   -1, tid, b.room + at.q);
-                    load_key_form(b, &q, kvh, key0, keys, form, 1, KEYS, tid, b.room + at.k);
+                    load_key_form(b, &q, kvh, key0, keys, form, 1, tid, b.room + at.k);
                 }
             END
             PHASE(tid)
@@ -1390,7 +1390,7 @@ DEV void backward_rows(struct block b)
                     if (FORMS > 1) {
                         load_row_form(b, &q, h, row0, rows, TILE_ROWS, form, 1, TILE_ROWS, 1.0f, -1,
                                       tid, b.room + at.q);
-                        load_key_form(b, &q, kvh, key0, n, form, 0, WIDER(DIM), tid, b.room + at.k);
+                        load_key_form(b, &q, kvh, key0, n, form, 0, tid, b.room + at.k);
                     }
                 END
                 PHASE(tid)
@@ -1663,7 +1663,7 @@ DEV void backward_rows(struct block b)
                 END
             }
             PHASE_IF(tid, FORMS > 1) /* dq of one form */
-                load_key_form(b, &q, kvh, key0, n, b.p->form, 0, WIDER(DIM), tid, b.room + at.k);
+                load_key_form(b, &q, kvh, key0, n, b.p->form, 0, tid, b.room + at.k);
                 mask_class(b, &q, row0, key0, b.p->form, 1, tid, b.room + at.s, b.room + at.s);
             END_IF
             PHASE(tid)

@@ -52,12 +52,12 @@ DEV float form_of_row(struct block b, const struct span *q, int h, int row, int 
                   * scale;
     return factors < 0 ? x : x * ((const GLOBAL float *)(b.at.lists + factors))[list];
 }
-DEV float form_of_key(struct block b, const struct span *q, int kvh, int key, int class_, int d)
+/* Keys in the form of a class.  Those that come rotated have one form. */
+DEV struct rows_at keys_in_form(struct block b, const struct span *q, int kvh, int class_)
 {
-    const int form = TURN.key_forms > 1 ? class_ : 0;
-    return ((const GLOBAL float *)b.at.k)[form * TURN.k_form + q->b * b.p->k.batch
-                                          + kvh * b.p->k.head + (int64_t)(q->k0 + key) * b.p->k.row
-                                          + d];
+    struct rows_at k = key_rows(b, q, kvh);
+    if (TURN.key_forms > 1) k.first += class_ * TURN.k_form;
+    return k;
 }
 /* A form of rows of q, as lanes ([channel][lanes], from channel to channel `across`) or as rows of
  * `across` numbers; those beyond `rows` are 0. */
@@ -71,14 +71,13 @@ DEV void load_row_form(struct block b, const struct span *q, int h, int row0, in
             r < rows && d < DIM ? form_of_row(b, q, h, row0 + r, class_, d, scale, factors) : 0.0f;
     }
 }
+/* Keys as lanes, or as rows. */
 DEV void load_key_form(struct block b, const struct span *q, int kvh, int key0, int keys,
-                       int class_, int lanes, int stride, int tid, SHARED float *to)
+                       int class_, int lanes, int tid, SHARED float *to)
 {
-    for (int i = tid; i < KEYS * FOURS(DIM); i += THREADS) {
-        const int k = i % KEYS, d = i / KEYS;
-        to[lanes ? d * stride + k : k * stride + d] =
-            k < keys && d < DIM ? form_of_key(b, q, kvh, key0 + k, class_, d) : 0.0f;
-    }
+    const struct rows_at k = keys_in_form(b, q, kvh, class_);
+    if (lanes) load_across(k, key0, keys, KEYS, DIM, 1.0f, tid, to);
+    else load_rows(k, key0, keys, KEYS, DIM, WIDER(DIM), tid, to);
 }
 DEV int is_of_class(struct block b, const struct span *q, int row, int key, int class_)
 {

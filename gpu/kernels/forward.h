@@ -189,10 +189,11 @@ DEV int overflows(struct block b, struct forward_room at, const struct span *q, 
                     : b.room[at.q + d * ROWS + r];
             if (FORMS > 1) {
                 const int class_ = pair_class(b, q, row, j);
+                const struct rows_at forms =
+                    keys_in_form(b, q, h / (b.p->heads / b.p->kv_heads), class_);
                 const double z = (double)form_of_row(b, q, h, row, class_, d, b.p->scale,
                                                      b.p->q_factor)
-                               * (double)form_of_key(b, q, h / (b.p->heads / b.p->kv_heads), j,
-                                                     class_, d);
+                               * (double)load_number(forms.at, forms.type, row_offset(forms, j) + d);
                 sum += z < 0 ? -z : z;
                 continue;
             }
@@ -365,7 +366,7 @@ DEV void forward(struct block b)
                     if (FORMS > 1 && !mixed) {
                         load_row_form(b, &q, h, row0, rows, ROWS, form, 1, ROWS, scale,
                                       b.p->q_factor, tid, b.room + at.q);
-                        load_key_form(b, &q, kvh, key0, n, form, 0, WIDER(DIM), tid, b.room + at.k);
+                        load_key_form(b, &q, kvh, key0, n, form, 0, tid, b.room + at.k);
                     }
                 END
                 PHASE(tid)

@@ -150,7 +150,7 @@ DEV void backward_inputs(struct block b)
                     if (FORMS > 1 && !MIXES) {
                         load_row_form(b, &q, h, row0, rows, TILE_ROWS, form, 0, WIDER(DIM), 1.0f,
                                       -1, tid, b.room + at.q);
-                        load_key_form(b, &q, kvh, key0, keys, form, 1, KEYS, tid, b.room + at.k);
+                        load_key_form(b, &q, kvh, key0, keys, form, 1, tid, b.room + at.k);
                     }
                 END
                 PHASE(tid)

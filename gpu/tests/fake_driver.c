@@ -11,6 +11,7 @@
  *                     the OpenCL device lacks it
  *     compute=NN      the CUDA device is sm_NN; else sm_90
  *     stale           the driver refuses programs of a cache
+ *     loops           launches of CUDA run: the C compiler translates the program (loops.h)
  *     out-of-order    a queue of OpenCL is */
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,7 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "aligned.h"
 #include "cuda_api.h"
+#include "loops.h"
 #include "opencl_api.h"
 
 #if defined _WIN32
@@ -215,12 +218,12 @@ static void *host(CUdeviceptr at) { return (void *)(uintptr_t)at; }
 CUresult cuMemAlloc(CUdeviceptr *to, size_t bytes)
 {
     MAY_FAIL("cuMemAlloc");
-    *to = (CUdeviceptr)(uintptr_t)malloc(bytes);
+    *to = (CUdeviceptr)(uintptr_t)aligned_new(bytes);
     return *to ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 CUresult cuMemFree(CUdeviceptr at)
 {
-    free(host(at));
+    aligned_free(host(at));
     return CUDA_SUCCESS;
 }
 CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
@@ -267,18 +270,21 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, CUj
             if (options[i] == CU_JIT_ERROR_LOG_BUFFER) memcpy(values[i], log, sizeof log);
         return code;
     }
-    *module = HANDLE(CUmodule);
-    return image ? CUDA_SUCCESS : 1;
+    *module = lacks("loops") ? (CUmodule)loops_compile(image) : HANDLE(CUmodule);
+    return image && *module ? CUDA_SUCCESS : 1;
 }
 CUresult cuModuleUnload(CUmodule module)
 {
-    (void)module;
+    if (lacks("loops")) loops_close((struct loops *)module);
     return CUDA_SUCCESS;
 }
 CUresult cuModuleGetFunction(CUfunction *kernel, CUmodule module, const char *name)
 {
-    (void)module;
     MAY_FAIL("cuModuleGetFunction");
+    if (lacks("loops")) {
+        *kernel = (CUfunction)loops_kernel((struct loops *)module, name);
+        return *kernel ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    }
     if (strcmp(name, "loci_forward")) return CUDA_ERROR_NOT_FOUND;
     *kernel = HANDLE(CUfunction);
     return CUDA_SUCCESS;
@@ -300,10 +306,13 @@ CUresult cuLaunchKernel(CUfunction kernel, unsigned grid_x, unsigned grid_y, uns
                         unsigned x, unsigned y, unsigned z, unsigned shared, CUstream stream,
                         void **parameters, void **extra)
 {
-    (void)kernel, (void)grid_x, (void)grid_y, (void)grid_z, (void)x, (void)y, (void)z;
-    (void)shared, (void)stream, (void)parameters, (void)extra;
+    (void)grid_y, (void)grid_z, (void)x, (void)y, (void)z, (void)stream, (void)extra;
     MAY_FAIL("cuLaunchKernel");
-    return CUDA_SUCCESS;
+    if (!lacks("loops")) return CUDA_SUCCESS;
+    return loops_run((const struct loops_kernel *)kernel, (int)grid_x, shared, parameters[0],
+                     parameters[1])
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_OUT_OF_MEMORY;
 }
 CUresult cuEventCreate(CUevent *event, unsigned flags)
 {
