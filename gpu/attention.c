@@ -1086,7 +1086,7 @@ static loci_status fetch_rows(const struct gpu_call *g, enum pass pass, bool que
     TRY(gpu->backend->copy(gpu->state, m->x[!query], rows, bytes, FROM_DEVICE, g->in.error));
     return gpu->backend->copy(gpu->state, m->g[!query], d, bytes, FROM_DEVICE, g->in.error);
 }
-/* Of tiles of rows or of keys in all their forms.  Keys that stay as they are add nothing, and so do
+/* Of tiles of rows or of keys in all their forms.  Keys that stay as they are add nothing, nor do
  * those that come rotated. */
 static loci_status form_frequencies(const struct gpu_call *g, enum pass pass, bool query)
 {

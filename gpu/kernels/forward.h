@@ -189,11 +189,11 @@ DEV int overflows(struct block b, struct forward_room at, const struct span *q, 
                     : b.room[at.q + d * ROWS + r];
             if (FORMS > 1) {
                 const int class_ = pair_class(b, q, row, j);
-                const struct rows_at forms =
+                const struct rows_at f =
                     keys_in_form(b, q, h / (b.p->heads / b.p->kv_heads), class_);
                 const double z = (double)form_of_row(b, q, h, row, class_, d, b.p->scale,
                                                      b.p->q_factor)
-                               * (double)load_number(forms.at, forms.type, row_offset(forms, j) + d);
+                               * (double)load_number(f.at, f.type, row_offset(f, j) + d);
                 sum += z < 0 ? -z : z;
                 continue;
             }

@@ -11,10 +11,11 @@
 
 #include "aligned.h"
 
-#if defined __x86_64__ /* a call for each fma takes ten times as long */
-#define NATIVE "-march=native "
+/* a call for each fma takes ten times as long */
+#if defined __x86_64__
+static const char native[] = "-march=native ";
 #else
-#define NATIVE ""
+static const char native[] = "";
 #endif
 
 /* What follows the kernels of a program. */
@@ -23,8 +24,8 @@ static const char entry[] =
     "static int order[THREADS];\n"
     "_Thread_local const int *loci_host_order = order;\n"
     "#define START(kernel) \\\n"
-    "    static void start_##kernel(const struct arrays *at, const struct params *p, int groups, \\\n"
-    "                               float *room) \\\n"
+    "    static void start_##kernel(const struct arrays *at, const struct params *p, \\\n"
+    "                               int groups, float *room) \\\n"
     "    { \\\n"
     "        for (int i = 0; i < THREADS; i++) order[i] = (i * 37 + 11) % THREADS; \\\n"
     "        for (int x = groups - 1; x >= 0; x--) \\\n"
@@ -61,9 +62,9 @@ struct loops *loops_compile(const char *source)
     snprintf(c, sizeof c, "%s/program.c", folder);
     snprintf(so, sizeof so, "%s/program.so", folder);
     snprintf(command, sizeof command,
-             "%s -std=gnu17 -w -O1 " NATIVE "-ffp-contract=off -fno-math-errno -fPIC -shared -I'%s' "
+             "%s -std=gnu17 -w -O1 %s-ffp-contract=off -fno-math-errno -fPIC -shared -I'%s' "
              "-o '%s' '%s' -lm",
-             cc && *cc ? cc : "cc", LOCI_SOURCES, so, c);
+             cc && *cc ? cc : "cc", native, LOCI_SOURCES, so, c);
     if (write_file(c, source) && system(command) == 0) {
         l->library = dlopen(so, RTLD_NOW | RTLD_LOCAL);
         if (l->library) l->kernels = dlsym(l->library, "loops_kernels");
