@@ -57,8 +57,7 @@ bool loci_dots_bf16(void)
 }
 
 /* Rows that adjoin are a stream that hardware prefetchers find, page by page.  Zen 5 (AMD's family
- * 26) gains if software prefetches all of it; on Zen 4 that costs up to a quarter, as each prefetch
- * occupies a miss buffer. */
+ * 26) gains if software prefetches all of it; on Zen 4 that costs up to a quarter. */
 bool loci_prefetch_streams(void)
 {
 #if defined LOCI_HAVE_AVX2 || defined LOCI_HAVE_AVX512
