@@ -448,13 +448,11 @@ static void fill_lists(struct gpu_call *g, int rows)
         memcpy(list(g, k->k_last), in->k_last, n);
         k->list_entry = in->per_batch ? (int32_t)c->Lq : 0;
     }
-    for (ptrdiff_t s = 0; s < c->seqs.n && g->used >= 0; s++) {
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
         const struct sequence *q = &c->seqs.list[s];
-        memset(g->lists + g->used + q->b * c->Lk + q->k0, 1, (size_t)q->nk);
-    }
-    for (ptrdiff_t s = 0; s < c->seqs.n && g->used_rows >= 0; s++) {
-        const struct sequence *q = &c->seqs.list[s];
-        memset(g->lists + g->used_rows + q->b * c->Lq + q->q0, 1, (size_t)q->nq);
+        if (g->used >= 0) memset(g->lists + g->used + q->b * c->Lk + q->k0, 1, (size_t)q->nk);
+        if (g->used_rows >= 0)
+            memset(g->lists + g->used_rows + q->b * c->Lq + q->q0, 1, (size_t)q->nq);
     }
     for (ptrdiff_t b = 0; b < c->B && in->pages; b++)
         for (ptrdiff_t i = 0; i < tiles(keys_in(c, b), k->page_keys); i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* loops.c -- see loops.h. */
-#define _XOPEN_SOURCE 700 /* mkdtemp() */
+#define _DEFAULT_SOURCE
 #include "loops.h"
 
 #include <dlfcn.h>
@@ -10,8 +10,9 @@
 #include <unistd.h>
 
 #include "aligned.h"
+#include "scratch.h"
 
-/* a call for each fma takes ten times as long */
+/* without it each fma is a call */
 #if defined __x86_64__
 static const char native[] = "-march=native ";
 #else
@@ -52,9 +53,11 @@ static bool write_file(const char *path, const char *source)
 }
 struct loops *loops_compile(const char *source)
 {
-    char folder[] = "/tmp/loops-XXXXXX", c[64], so[64], command[1024];
+    enum { PATH = SCRATCH + 16 };
+    char folder[SCRATCH], c[PATH], so[PATH], command[4 * PATH];
     const char *cc = getenv("CC");
     struct loops *l = calloc(1, sizeof *l);
+    scratch(folder, "loops");
     if (!l || !mkdtemp(folder)) {
         free(l);
         return NULL;

@@ -64,7 +64,7 @@ bool loci_prefetch_streams(void)
     uint32_t a, b, c, d;
     const bool amd = __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx;
     if (!amd || !__get_cpuid(1, &a, &b, &c, &d)) return false;
-    return (a >> 8 & 0xf) + (a >> 20 & 0xff) >= 26;
+    return (a >> 8 & 0xf) + (a >> 20 & 0xff) == 26;
 #else
     return false;
 #endif
