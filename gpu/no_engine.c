@@ -10,6 +10,7 @@ const struct engine *loci_engine(const char *isa, bool f64)
     return NULL;
 }
 bool loci_dots_bf16(void) { return false; }
+bool loci_prefetch_streams(void) { return false; }
 int loci_isas(const char **names, int capacity)
 {
     (void)names;
