@@ -328,8 +328,8 @@ static enum pass pass_of(const struct gpu_call *g)
     const bool gates = g->params.gates >= 0 || is_polar(g) || g->params.fades
                     || g->call.plan->moves >= 0 || g->params.mix >= 0 || g->call.plan->states;
     if (!g->backward) return gates ? PASS_FORWARD_GATES : PASS_FORWARD;
-    const bool more = gates || g->key_sums || g->row_sums || g->params.stick >= 0
-                   || g->params.rotation_part >= 0 || turns_back(g);
+    const bool more = gates || g->key_sums || g->row_sums || loci_gpu_gives_gates(g)
+                   || g->params.stick >= 0 || g->params.rotation_part >= 0 || turns_back(g);
     return more ? PASS_BACKWARD_INPUTS : PASS_BACKWARD;
 }
 static loci_status sum_gates(const struct gpu_call *g, enum pass pass)
@@ -899,7 +899,7 @@ static void divide_totals(struct gpu_call *g, int u, const double *totals)
     const struct loci_plan *p = g->call.plan;
     const struct gpu_use *use = &g->use[u];
     const int x = g->plan_use[u], parts = g->params.parts;
-    const ptrdiff_t all = p->engine->total(&g->call, x), each = all / p->heads,
+    const ptrdiff_t all = loci_gpu_total(&g->call, x), each = all / p->heads,
                     ends = use->term == GPU_KEY_VECTORS ? 0 : each - use->count;
     double *to = g->call.g.total[x];
     memset(to, 0, (size_t)all * sizeof *to);
@@ -1267,6 +1267,16 @@ static loci_status finish_vectors(const struct gpu_call *g)
                     TILE_ROWS * k.dim, &g->arrays, &k));
     return LOCI_OK;
 }
+/* How many sums of its vectors a term has, see row_vector_totals(). */
+static int64_t tables_of(const struct gpu_call *g, const struct gpu_use *u)
+{
+    const struct params *p = &g->params;
+    const bool by_entry = u->term == GPU_SCAN && u->gates == GATES_OF_INPUT;
+    return (int64_t)(u->vectors_head ? p->heads
+                     : by_entry      ? p->kv_heads
+                                     : 1)
+         * (by_entry ? p->batch : 1);
+}
 static loci_status vector_totals(const struct gpu_call *g)
 {
     struct params k = g->params;
@@ -1277,8 +1287,8 @@ static loci_status vector_totals(const struct gpu_call *g)
         const int width = (int)vectors_padded(k.dim);
         if (u->term == GPU_ROW_VECTORS || u->term == GPU_SCAN)
             TRY(run(g, PASS_VECTORS_BACK, "row_vector_totals",
-                    tiles((int64_t)u->vectors * width, threads) * (u->vectors_head ? k.heads : 1),
-                    0, &g->arrays, &k));
+                    tiles((int64_t)u->vectors * width, threads) * tables_of(g, u), 0, &g->arrays,
+                    &k));
         if (u->term == GPU_ROW_VECTORS && u->values_at >= 0) {
             struct params v = k;
             v.vector_values = 1;
@@ -1355,7 +1365,15 @@ static loci_status pass_over_keys(const struct gpu_call *g, enum pass pass)
             TRY(run(g, pass, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
                     keys_room(p->dim, p->value_dim).size + walk_room(g), &at, &k));
     }
-    return LOCI_OK;
+    if (!loci_gpu_gives_gates(g)) return LOCI_OK;
+    struct params k = *p;
+    struct arrays at = g->arrays;
+    k.adds = ADDS_GATES;
+    k.dk = dense(p->kv_heads, g->call.Lk, p->dim);
+    at.dk = at.apart + g->use[p->scan].gate_sums;
+    at.dv = NULL;
+    return run(g, pass, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
+               keys_room(p->dim, p->value_dim).size + walk_room(g), &at, &k);
 }
 static loci_status pass_over_rows(const struct gpu_call *narrow, enum pass pass)
 {

@@ -550,6 +550,17 @@ static void list_vectors(const struct call *c, int x, const char *table, struct 
         use->width = (int32_t)v->width;
     }
 }
+ptrdiff_t loci_gpu_total(const struct call *c, int x)
+{
+    if (c->plan->use[x].term != TERM_scan) return c->plan->engine->total(c, x);
+    const struct scan a = scan_of(c, c->plan->use[x].enc);
+    return scan_places(c, &a) * a.part;
+}
+bool loci_gpu_gives_gates(const struct gpu_call *g)
+{
+    const int scan = g->params.scan;
+    return scan >= 0 && g->use[scan].gates == GATES_OF_INPUT && g->inputs[g->use[scan].key_input];
+}
 /* The number of an input tensor among those of the plan. */
 int8_t loci_gpu_input_number(const struct loci_plan *p, int enc, int which)
 {
@@ -729,7 +740,7 @@ static int vector_parts(struct gpu_call *g, int u, int x)
     use->direct = -1;
     if (use->term == GPU_KEY_VECTORS && use->lo == use->hi) return count;
     use->direct = g->direct;
-    g->direct += p->engine->total(c, x) - (ptrdiff_t)p->heads * count;
+    g->direct += loci_gpu_total(c, x) - (ptrdiff_t)p->heads * count;
     return count;
 }
 /* Learned numbers of a head: of every use whose sums are wanted, in order.  Returns their number
@@ -934,6 +945,10 @@ static size_t lay_out_apart(struct gpu_call *g)
         struct gpu_use *use = &g->use[k->scan];
         use->carries = (int64_t)a.used;
         carve_bytes(&a, rows * (size_t)(SCAN_CARRIES * use->tiles), sizeof(float));
+        if (loci_gpu_gives_gates(g)) {
+            use->gate_sums = (int64_t)a.used;
+            carve_bytes(&a, keys / (size_t)c->plan->group * (size_t)c->plan->dim, sizeof(double));
+        }
     }
     if (c->plan->weight >= 0 && g->backward) {
         g->stick.numbers = (int64_t)a.used;
@@ -1353,8 +1368,10 @@ static loci_status check_grad(const loci_gpu_plan *there, const loci_call *in,
           p->dim, p->value_dim);
     for (int x = 0; x < p->uses; x++) {
         if (p->use[x].term != TERM_scan) continue;
-        CHECK(e, p->enc[p->use[x].enc].opt[SCAN_GATES] == GATES_K, LOCI_UNSUPPORTED,
-              "gradients with cope do not run on a GPU with gates=v and gates=given yet");
+        CHECK(e, p->enc[p->use[x].enc].opt[SCAN_GATES] != GATES_V || p->mix < 0 || p->group == 1,
+              LOCI_UNSUPPORTED,
+              "gradients with cope:gates=v and %s do not run on a GPU where heads share keys",
+              p->enc[p->use[p->mix].enc].pe->name);
         /* PoCL 3.1 computes wrong ones, GPUs do not */
         CHECK(e, there->gpu->backend != &loci_gpu_opencl || !there->gpu->facts.processor,
               LOCI_UNSUPPORTED, "gradients with cope do not run on a processor of OpenCL");

@@ -151,6 +151,10 @@ loci_status loci_gpu_store_rows(struct gpu_call *);
 loci_status loci_gpu_move_rows(struct gpu_call *);
 /* Where the learned numbers of use x begin in the parts of a head, and how many there are. */
 int loci_gpu_part_of(const struct gpu_call *, int x, int *count);
+/* Totals of a term that come from the device; those of given gates of cope by key stay there, and
+ * are there if their gradient is wanted. */
+ptrdiff_t loci_gpu_total(const struct call *, int x);
+bool loci_gpu_gives_gates(const struct gpu_call *);
 /* The number of tensor `which` of an encoding among the input tensors of the plan. */
 int8_t loci_gpu_input_number(const struct loci_plan *, int enc, int which);
 /* States of queries or keys, of tape: the number of the tensor among the inputs. */

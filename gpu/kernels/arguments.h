@@ -164,7 +164,7 @@ enum gpu_gates { GATES_OF_KEYS, GATES_OF_VALUES, GATES_OF_INPUT };
 enum { SCAN_CARRIES = 3 };
 /* Rows that turn join a sum; or are one of several heads, of which the others are 0: no -0.
  * backward_keys: values are states, whose gradients are doubles. */
-enum gpu_adds { ADDS_NOTHING, ADDS_TO_SUM, ADDS_ZERO, ADDS_DOUBLES };
+enum gpu_adds { ADDS_NOTHING, ADDS_TO_SUM, ADDS_ZERO, ADDS_DOUBLES, ADDS_GATES };
 /* How numbers are stored. */
 enum { GPU_F32, GPU_BF16, GPU_F16, GPU_Q8 };
 
@@ -195,7 +195,8 @@ struct gpu_use {
     /* channel gates: byte offsets in `apart`.  Staged keys, [B][H][k_len][dim], factors of tiles,
      * [H][ktiles][dim], what rows carry to chunks, [chunks][B][H][q_len][dim].  Backward, gradients
      * of staged keys; dq, [B][H][q_len][dim]; by key the gradient of rows that own its tile and the
-     * sum of q dq, [B][H][k_len][2][dim]: of an item, and of all, doubles. */
+     * sum of q dq, [B][H][k_len][2][dim]: of an item, and of all, doubles.  gate_sums: of a scan,
+     * the gradient of gates that calls give, doubles, [B][kv heads][k_len][dim]. */
     int64_t staged, tile_factors, carries_of_rows;
     int64_t staged_gradients, row_gradients, gate_part, gate_sums;
     /* reflections, likewise: matrices of FEW keys, [B][kv heads][k_len][2][FEW]; keys carried to

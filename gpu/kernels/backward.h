@@ -91,9 +91,9 @@ DEV float pair_weight(struct block b, struct term_state *state, const struct spa
 }
 
 /* The threads of rows count the gates of a tile, from what rows carry; a row beyond the last one
- * has none. */
+ * has none.  s: scores, in the places of the tile's pairs, or NULL if they are the logits. */
 DEV void count_gates(struct block b, const struct span *q, int h, int row0, int rows, int key0,
-                     int keys, int whole, int tid)
+                     int keys, int whole, const SHARED float *s, int tid)
 {
     /* a loop, see PHASE_IF() */
     for (int r = tid; r < TILE_ROWS; r += THREADS) {
@@ -101,11 +101,29 @@ DEV void count_gates(struct block b, const struct span *q, int h, int row0, int 
         if (r < rows) {
             c.whole = (int)*carry_at(b, SCAN_AT, key0 / KEYS, q, h, row0 + r);
             c.fraction = *carry_at(b, SCAN_REST, key0 / KEYS, q, h, row0 + r);
-            scan_row(b, q, h, row0 + r, key0, keys, whole, NULL_AT, 0, c);
+            scan_row(b, q, h, row0 + r, key0, keys, whole, s ? s + r * b.scan_by_row : NULL_AT,
+                     b.scan_by_key, c);
         }
         for (int k = r < rows ? keys : 0; k < KEYS; k++)
             *scan_at(b, SCAN_GATE, row0 + r, key0 + k) = 0;
     }
+}
+/* The logits of gates that are no products with keys, in their tile.  k: room for what rows are
+ * multiplied by. */
+DEV void logits_of_keys(struct block b, const struct span *q, int kvh, int row0, int key0, int keys,
+                        int apart, SHARED float *k, const SHARED float *rows)
+{
+    PHASE(tid)
+        if (apart) load_across(gate_rows(b, q, kvh), key0, keys, KEYS, DIM, 1.0f, tid, k);
+    END
+    PHASE(tid)
+        float c[PAIR_OTHERS][8];
+        const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
+        if (apart) {
+            product(KEYS, k, rows, WIDER(DIM), FOURS(DIM), r0, side, c);
+            store_tile(KEYS, scan_at(b, SCAN_GATE, row0, key0), r0, side, c);
+        }
+    END
 }
 /* Do vectors of values come before states in dp? */
 DEV int vectors_first(struct block b)
@@ -349,8 +367,12 @@ DEV int first_item(struct block b, const struct span *q)
 {
     return MIXES ? items_of(MIX.first - q->tile) : 0;
 }
-/* Heads that mix are summed tile by tile, but for keys that each of them gates. */
-DEV int heads_by_tile(struct block b) { return MIXES && !(GATED && b.at.dk); }
+/* Heads that mix are summed tile by tile, but for keys that each of them gates, and for gradients
+ * of gates that calls give. */
+DEV int heads_by_tile(struct block b)
+{
+    return MIXES && !(GATED && b.at.dk) && b.p->adds != ADDS_GATES;
+}
 /* The tiles of rows that meet a tile of keys, in the order of the sums: items from the latest rows
  * on, in each the heads of the group, in each the rows rising.  item < 0: no more. */
 struct row_tile {
@@ -517,7 +539,10 @@ DEV void backward_keys(struct block b)
     const struct span q = span_of(b, BY_KTILE, tile);
     const struct keys_room at = keys_room(DIM, VALUE_DIM);
     const int doubles = STATES && b.p->adds == ADDS_DOUBLES; /* of states */
+    const int gates_alone = SCAN >= 0 && b.p->adds == ADDS_GATES; /* dk: of gates that calls give */
     const int apart = at.q != at.dout; /* rows of q and of dO have room side by side */
+    const int gates = SCAN >= 0 ? USE(most(SCAN, 0)).gates : (int)GATES_OF_KEYS,
+              gates_apart = gates != GATES_OF_KEYS, gates_of_values = gates == GATES_OF_VALUES;
     SHARED int *flag = (SHARED int *)b.room + at.flag;
     const int key0 = (tile - q.ktile) * KEYS, keys = least(q.nk - key0, KEYS);
     const struct rows_at k = view_rows(b.at.k, b.p->k, q.b, kvh, q.k0 + key0, K_TYPE, b.p->wide),
@@ -553,7 +578,7 @@ DEV void backward_keys(struct block b)
                           others = grid_of(b.room + at.q, WIDER(DIM), 1);
         const struct tile_place by_keys = { t.h, t.row0, key0, 1 };
         const int own = GATED && owns_tile(b, &q, t.row0, rows, key0 / KEYS),
-                  ends = next.item != t.item || (GATED && next.h != t.h);
+                  ends = next.item != t.item || ((GATED || gates_alone) && next.h != t.h);
         const int ways = REFLECTS ? ways_of(b, &q, t.row0, rows, key0 / KEYS) : 0,
                   several = ways != 1 << REFLECT_BLOCK, blocks = ways >> REFLECT_BLOCK & 1,
                   nodes = ways & ((1 << REFLECT_BLOCK) - (1 << REFLECT_NODE));
@@ -658,11 +683,16 @@ DEV void backward_keys(struct block b)
         PHASE_IF(tid, SCAN >= 0 && !MIXES)
             product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM),
                     first_lane(KEYS, tid), place(KEYS, tid), MINE.s);
-            store_tile(KEYS, scan_at(b, SCAN_GATE, t.row0, key0), first_lane(KEYS, tid),
-                       place(KEYS, tid), MINE.s);
+            store_tile(KEYS, gates_apart ? b.room + at.ds : scan_at(b, SCAN_GATE, t.row0, key0),
+                       first_lane(KEYS, tid), place(KEYS, tid), MINE.s);
         END_IF
+        if (SCAN >= 0 && !MIXES)
+            logits_of_keys(b, &q, kvh, t.row0, key0, keys, gates_apart, b.room + at.k,
+                           b.room + at.q);
         PHASE_IF(tid, SCAN >= 0 && !MIXES)
-            count_gates(b, &q, t.h, t.row0, rows, key0, keys, whole, tid);
+            count_gates(b, &q, t.h, t.row0, rows, key0, keys, whole,
+                        gates_apart ? b.room + at.ds : NULL_AT, tid);
+            if (gates_apart) load_across(k, 0, keys, KEYS, DIM, 1.0f, tid, b.room + at.k);
         END_IF
         PHASE(tid)
             float s[PAIR_OTHERS][8];
@@ -727,7 +757,7 @@ DEV void backward_keys(struct block b)
             if (MIXES) store_tile(KEYS, scan_at(b, SCAN_GATE, t.row0, key0), r0, side, ds);
         END_IF
         PHASE_IF(tid, SCAN >= 0)
-            add_logits(b, tid, b.room + at.ds);
+            if (!gates_apart) add_logits(b, tid, b.room + at.ds);
         END_IF
         PHASE_IF(tid, GATED)
             if (own) fetch_rows(b, &q, t, 0, 0, tid, b.room + at.q, flag);
@@ -782,7 +812,7 @@ DEV void backward_keys(struct block b)
             END
         }
         PHASE_IF(tid, !apart)
-            if (b.at.dk && (!REFLECTS || blocks))
+            if (b.at.dk && !gates_alone && (!REFLECTS || blocks))
                 add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.ds, b.room + at.q,
                          WIDER(DIM), DIM, tid, MINE.dk);
         END_IF
@@ -796,6 +826,19 @@ DEV void backward_keys(struct block b)
                 add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.p, b.room + at.dout,
                          WIDER(VALUE_DIM), VALUE_DIM, tid, MINE.dv);
         END
+        PHASE_IF(tid, SCAN >= 0 && !apart)
+            if (gates_apart) fetch_rows(b, &q, t, 0, whole, tid, b.room + at.q, flag);
+            COPIES_DONE
+        END_IF
+        PHASE_IF(tid, SCAN >= 0)
+            const SHARED float *logits = scan_at(b, SCAN_GATE, t.row0, key0);
+            if (gates_of_values && b.at.dv)
+                add_rows(b, &q, t.h, t.row0, rows, key0, *flag, logits, b.room + at.q, WIDER(DIM),
+                         DIM, tid, MINE.dv);
+            if (gates_alone)
+                add_rows(b, &q, t.h, t.row0, rows, key0, *flag, logits, b.room + at.q, WIDER(DIM),
+                         DIM, tid, MINE.dk);
+        END_IF
         form = classes.least;
         if (MAYBE(FORMS > 1)) do {
             const int go =
@@ -817,7 +860,7 @@ DEV void backward_keys(struct block b)
             if (next.item >= 0 && apart)
                 fetch_rows(b, &q, next, 1, whole_tile(b, &q, next, key0, keys), tid,
                            b.room + at.dout, flag + 1);
-            if (b.at.dk && apart && FORMS < 2 && (!REFLECTS || blocks))
+            if (b.at.dk && apart && !gates_alone && FORMS < 2 && (!REFLECTS || blocks))
                 add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.ds, b.room + at.q,
                          WIDER(DIM), DIM, tid, MINE.dk);
             if (ends && GATED && b.at.dk) {
@@ -827,7 +870,8 @@ DEV void backward_keys(struct block b)
                 join_gate_parts(b, &q, t.h, key0, keys, tid);
             }
             if (ends) {
-                if (b.at.dk && !GATED) add_item(b.at.dk, dk, keys, DIM, !begun, 0, tid, MINE.dk);
+                if (b.at.dk && !GATED)
+                    add_item(b.at.dk, dk, keys, DIM, !begun, gates_alone, tid, MINE.dk);
                 clear_item(DIM, MINE.dk);
             }
             if (REFLECTS && ends && b.at.dk && touched)
@@ -857,7 +901,8 @@ DEV void backward_keys(struct block b)
     }
     PHASE(tid)
         /* no row sees these keys */
-        if (b.at.dk && !begun && !GATED) add_item(b.at.dk, dk, keys, DIM, 1, 0, tid, MINE.dk);
+        if (b.at.dk && !begun && !GATED)
+            add_item(b.at.dk, dk, keys, DIM, 1, gates_alone, tid, MINE.dk);
         if (b.at.dv && !begun)
             add_item(b.at.dv, dv, keys, VALUE_DIM, 1, doubles, tid, MINE.dv);
     END
@@ -1230,6 +1275,26 @@ DEV void return_few(struct block b, const struct span *q, int kvh, int row0, int
     }
 }
 
+/* Sums over the n keys of a tile of what they are multiplied by, for group g of a thread's channels.
+ * Where keys are not finite, over those that a row sees. */
+DEV void sums_of_keys(struct block b, const struct span *q, int h, int row0, int key0, int n,
+                      int finite, int g, const SHARED float *ds, const SHARED float *keys, int r0,
+                      int side, float (*c)[8][4])
+{
+    sums(TILE_ROWS, 1, g, DIM, ds, keys, WIDER(DIM), n, r0, side, c);
+    for (int j = 0; !finite && j < 8; j++) {
+        const int r = lane_of(TILE_ROWS, r0, j);
+        for (int i = 0; i < 4; i++) {
+            const int d = channel_of(TILE_ROWS, side, g) + i;
+            float sum = 0;
+            for (int k = 0; k < n && d < DIM; k++)
+                if (sees(b, q, h, row0 + r, key0 + k))
+                    sum = fma_(keys[k * WIDER(DIM) + d], ds[k * TILE_ROWS + r], sum);
+            c[0][j][i] = sum;
+        }
+    }
+}
+
 DEV void backward_rows(struct block b)
 {
     PRIVATE(struct rows_mine);
@@ -1259,6 +1324,8 @@ DEV void backward_rows(struct block b)
               newest = none ? oldest : seen.last / CHUNK;
     const int oldest_tile = none ? 0 : seen.first / KEYS;
     const int apart = at.k != at.v; /* keys and values have room side by side */
+    const int gates_apart = SCAN >= 0 && USE(most(SCAN, 0)).gates != GATES_OF_KEYS;
+    SHARED int *flag = (SHARED int *)b.room + at.flag;
     const int weights = VALUES && !MIXES && b.p->p_by_distance >= 0; /* vectors of values learn */
     const int again = MIXES && b.p->form > 0; /* gradients of scores have gone back to products */
     const int summing = PARTS && b.p->parts;  /* a launch for one form more makes dq alone */
@@ -1314,7 +1381,7 @@ DEV void backward_rows(struct block b)
                       owned = ways >> REFLECT_OWN & 1, blocks = ways >> REFLECT_BLOCK & 1,
                       nodes = ways & ((1 << REFLECT_BLOCK) - (1 << REFLECT_NODE));
             PHASE(tid)
-                if (tid < 2) ((SHARED int *)b.room)[at.flag + tid] = 1;
+                if (tid < 4) flag[tid] = tid < 3;
                 if (FADES && (j == from || ends_block(b, j, 0)))
                     fade_lanes(b, &q, h, row0, rows, j, TILE_ROWS, 1.0f, -1, tid, b.room + at.q);
                 if (GATED)
@@ -1422,11 +1489,32 @@ DEV void backward_rows(struct block b)
             PHASE_IF(tid, SCAN >= 0)
                 product(TILE_ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM),
                         first_lane(TILE_ROWS, tid), place(TILE_ROWS, tid), MINE.s);
-                store_tile(TILE_ROWS, scan_at(b, SCAN_GATE, row0, key0),
+                store_tile(TILE_ROWS,
+                           gates_apart ? b.room + at.s : scan_at(b, SCAN_GATE, row0, key0),
                            first_lane(TILE_ROWS, tid), place(TILE_ROWS, tid), MINE.s);
             END_IF
             PHASE_IF(tid, SCAN >= 0)
-                count_gates(b, &q, h, row0, rows, key0, n, whole, tid);
+                if (gates_apart
+                    && !load_rows(gate_rows(b, &q, kvh), key0, n, KEYS, DIM, WIDER(DIM), tid,
+                                  b.room + at.k)
+                    && !whole)
+                    flag[2] = 0;
+                if (tid < rows
+                    && *carry_at(b, SCAN_AT, j, &q, h, row0 + tid) < (float)(USE(SCAN).vectors - 1))
+                    flag[3] = 1; /* gates of the tile count */
+            END_IF
+            PHASE_IF(tid, SCAN >= 0)
+                float logits[PAIR_OTHERS][8];
+                const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
+                if (gates_apart) {
+                    product(TILE_ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0,
+                            side, logits);
+                    store_tile(TILE_ROWS, scan_at(b, SCAN_GATE, row0, key0), r0, side, logits);
+                }
+            END_IF
+            PHASE_IF(tid, SCAN >= 0)
+                count_gates(b, &q, h, row0, rows, key0, n, whole,
+                            gates_apart ? b.room + at.s : NULL_AT, tid);
             END_IF
             PHASE(tid)
                 struct term_state state[MOST_USES];
@@ -1571,6 +1659,21 @@ DEV void backward_rows(struct block b)
                              key0, n,
                              learns && !affine && !distances && USE(u).term < GPU_ROW_VECTORS);
             }
+            PHASE_IF(tid, SCAN >= 0)
+                const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
+                UNROLL for (int g = 0; g < GROUPS(TILE_ROWS, DIM); g++) {
+                    float c[1][8][4];
+                    if (!gates_apart || !flag[3]) continue;
+                    sums_of_keys(b, &q, h, row0, key0, n, flag[2], g,
+                                 scan_at(b, SCAN_GATE, row0, key0), b.room + at.k, r0, side, c);
+                    UNROLL for (int i = 0; i < 32; i++)
+                        MINE.dq[g][i / 4][i % 4] = MINE.dq[g][i / 4][i % 4] + c[0][i / 4][i % 4];
+                }
+            END_IF
+            PHASE_IF(tid, SCAN >= 0)
+                if (gates_apart) fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
+                COPIES_DONE
+            END_IF
             PHASE_IF(tid, MIXES) /* for the pass over keys */
                 const SHARED float *logits = b.scan + (int)SCAN_GATE * KEYS * TILE_ROWS;
                 for (int i = tid; !again && i < KEYS * TILE_ROWS; i += THREADS) {
@@ -1594,7 +1697,7 @@ DEV void backward_rows(struct block b)
                                             part_of_use(b, tile, h, chunk, u));
             END_IF
             PHASE_IF(tid, SCAN >= 0)
-                add_logits(b, tid, b.room + at.s);
+                if (!gates_apart) add_logits(b, tid, b.room + at.s);
             END_IF
             if (GATED) {
                 const int go = own && b.at.dq;
@@ -1675,20 +1778,8 @@ DEV void backward_rows(struct block b)
                 UNROLL for (int g = 0; g < GROUPS(TILE_ROWS, DIM); g++) {
                     float c[1][8][4];
                     if (REFLECTS && !blocks) continue;
-                    sums(TILE_ROWS, 1, g, DIM, b.room + at.s, b.room + at.k, WIDER(DIM), n, r0,
-                         side, c);
-                    for (int j2 = 0; !finite && j2 < 8; j2++) {
-                        const int r = lane_of(TILE_ROWS, r0, j2);
-                        for (int i = 0; i < 4; i++) {
-                            const int d = channel_of(TILE_ROWS, side, g) + i;
-                            float sum = 0;
-                            for (int k = 0; k < n && d < DIM; k++)
-                                if (sees(b, &q, h, row0 + r, key0 + k))
-                                    sum = fma_(b.room[at.k + k * WIDER(DIM) + d],
-                                               b.room[at.s + k * TILE_ROWS + r], sum);
-                            c[0][j2][i] = sum;
-                        }
-                    }
+                    sums_of_keys(b, &q, h, row0, key0, n, finite, g, b.room + at.s, b.room + at.k,
+                                 r0, side, c);
                     for (int j2 = 0; GATED && j2 < 8; j2++)
                         for (int i = 0; i < 4; i++) {
                             const int r = lane_of(TILE_ROWS, r0, j2),

@@ -63,6 +63,7 @@ DEV void backward_inputs(struct block b)
     const int key0 = (tile - q.ktile) * KEYS, keys = least(q.nk - key0, KEYS);
     const struct rows_at k = view_rows(b.at.k, b.p->k, q.b, kvh, q.k0 + key0, K_TYPE, b.p->wide),
                          v = view_rows(b.at.v, b.p->v, q.b, kvh, q.k0 + key0, V_TYPE, b.p->wide);
+    const int gates_apart = SCAN >= 0 && USE(most(SCAN, 0)).gates != GATES_OF_KEYS;
     SHARED float *part = b.room + at.part;
     PHASE(tid)
         load_across(k, 0, keys, KEYS, DIM, 1.0f, tid, b.room + at.k);
@@ -182,11 +183,16 @@ DEV void backward_inputs(struct block b)
             PHASE_IF(tid, SCAN >= 0 && !MIXES)
                 product(KEYS, b.room + at.k, b.room + at.q, WIDER(DIM), FOURS(DIM),
                         first_lane(KEYS, tid), place(KEYS, tid), MINE.s);
-                store_tile(KEYS, scan_at(b, SCAN_GATE, row0, key0), first_lane(KEYS, tid),
-                           place(KEYS, tid), MINE.s);
+                store_tile(KEYS, gates_apart ? b.room + at.g : scan_at(b, SCAN_GATE, row0, key0),
+                           first_lane(KEYS, tid), place(KEYS, tid), MINE.s);
             END_IF
+            if (SCAN >= 0 && !MIXES)
+                logits_of_keys(b, &q, kvh, row0, key0, keys, gates_apart, b.room + at.k,
+                               b.room + at.q);
             PHASE_IF(tid, SCAN >= 0 && !MIXES)
-                count_gates(b, &q, h, row0, rows, key0, keys, 0, tid);
+                count_gates(b, &q, h, row0, rows, key0, keys, 0,
+                            gates_apart ? b.room + at.g : NULL_AT, tid);
+                if (gates_apart) load_across(k, 0, keys, KEYS, DIM, 1.0f, tid, b.room + at.k);
             END_IF
             PHASE(tid)
                 struct term_state state[MOST_USES];
@@ -302,10 +308,10 @@ DEV void finish_factors(struct block b)
 
 /* From sums to gradients of the inputs, which the host has cleared: a group has a sequence and a
  * head. */
-DEV GLOBAL float *input_gradient(struct block b, int i, const struct span *q, int h, int length)
+DEV GLOBAL float *input_gradient(struct block b, int i, int64_t list, int length)
 {
     GLOBAL char *at = i == 0 ? b.at.din0 : i == 1 ? b.at.din1 : b.at.din2;
-    return at ? (GLOBAL float *)at + ((int64_t)q->b * b.p->heads + h) * length : (GLOBAL float *)0;
+    return at ? (GLOBAL float *)at + list * length : (GLOBAL float *)0;
 }
 /* dC becomes dlog_f: minus the sum of dC over the keys before. */
 DEV void store_gates(struct block b, const struct span *q, const GLOBAL double *sums,
@@ -322,11 +328,19 @@ DEV void store_inputs(struct block b)
 {
     const int h = b.x % b.p->heads;
     const struct span q = span_at(b, b.x / b.p->heads);
+    const int group = b.p->heads / b.p->kv_heads;
+    const int64_t list = (int64_t)q.b * b.p->heads + h;
     PHASE(tid)
         for (int u = 0; u < USES; u++) {
             const struct gpu_use use = USE(u);
+            if (u == SCAN && use.gates == GATES_OF_INPUT && h % group == 0) {
+                GLOBAL float *to = input_gradient(b, use.key_input, list / group, b.p->k_len * DIM);
+                const GLOBAL double *sums = gate_key_sums(b, &q, h / group);
+                for (int64_t i = tid; to && i < (int64_t)q.nk * DIM; i += THREADS)
+                    to[(int64_t)q.k0 * DIM + i] = (float)sums[i];
+            }
             if (use.by_key >= 0) {
-                GLOBAL float *to = input_gradient(b, use.key_input, &q, h, b.p->k_len);
+                GLOBAL float *to = input_gradient(b, use.key_input, list, b.p->k_len);
                 const GLOBAL double *sums = key_sums(b, u, &q, h);
                 if (use.term == GPU_GATE) {
                     if (tid == 0) store_gates(b, &q, sums, to);
@@ -335,11 +349,11 @@ DEV void store_inputs(struct block b)
                 }
             }
             if (use.term == GPU_CHANNEL_GATES) {
-                GLOBAL float *to = input_gradient(b, use.key_input, &q, h, b.p->k_len * DIM);
+                GLOBAL float *to = input_gradient(b, use.key_input, list, b.p->k_len * DIM);
                 if (to) store_channel_gates(b, &q, h, tid, to + (int64_t)q.k0 * DIM);
             }
             if (use.by_row >= 0 && use.row_input >= 0) {
-                GLOBAL float *to = input_gradient(b, use.row_input, &q, h, b.p->q_len);
+                GLOBAL float *to = input_gradient(b, use.row_input, list, b.p->q_len);
                 for (int i = tid; i < q.nq; i += THREADS)
                     to[q.q0 + i] = (float)(0.0 - (double)*row_sum_at(b, use.by_row, 1, &q, h, i));
             }

@@ -9,9 +9,10 @@
 
 #include "kernels/vectors.h"
 
-/* Tiles of shared memory: fractions and whole numbers of counts; scores as the product makes them,
- * which become gates, and backward gradients of their logits. */
-enum scan_tile { SCAN_FRACTION, SCAN_WHOLE, SCAN_GATE };
+/* Tiles of shared memory: scores as the product makes them, which become gates, and backward
+ * gradients of their logits; fractions and whole numbers of counts.  sums() reads gates, and a row
+ * behind them. */
+enum scan_tile { SCAN_GATE, SCAN_FRACTION, SCAN_WHOLE };
 /* What a row has at the start of a tile of keys, numbers of `apart`; SCAN_OLDER: the gradient by
  * the count, of older keys. */
 enum scan_carry { SCAN_AT, SCAN_REST, SCAN_OLDER };
@@ -61,6 +62,13 @@ DEV struct rows_at gate_rows(struct block b, const struct span *q, int kvh)
     s.batch = b.p->kv_heads * s.head;
     return view_rows(u.key_input == 0 ? b.at.in0 : u.key_input == 1 ? b.at.in1 : b.at.in2, s, q->b,
                      kvh, q->k0, GPU_F32, 0);
+}
+
+/* Gradients of gates that calls give, of the keys of a sequence and a kv head. */
+DEV GLOBAL double *gate_key_sums(struct block b, const struct span *q, int kvh)
+{
+    return (GLOBAL double *)(b.at.apart + USE(SCAN).gate_sums)
+         + (((int64_t)q->b * b.p->kv_heads + kvh) * b.p->k_len + q->k0) * DIM;
 }
 
 struct scan_state {

@@ -73,22 +73,27 @@ DEV void finish_row_vectors(struct block b)
     END
 }
 /* Number i of the vectors of a table, [rows][padded D], of one head or of all; or of those of
- * values, which come behind them. */
+ * values, which come behind them.  A scan whose gates calls give has sums for each batch entry, of a
+ * head or of those that share keys. */
 DEV void row_vector_totals(struct block b)
 {
     const struct gpu_use u = USE(b.p->vector_use);
-    const int tables = u.vectors_head ? b.p->heads : 1, values = b.p->vector_values,
+    const int by_entry = u.term == GPU_SCAN && u.gates == GATES_OF_INPUT,
+              abreast = u.vectors_head ? b.p->heads : by_entry ? b.p->kv_heads : 1,
+              tables = by_entry ? abreast * b.p->batch : abreast, heads = b.p->heads / abreast;
+    const int values = b.p->vector_values,
               dim = values ? VALUE_DIM : DIM, width = (dim + 15) / 16 * 16;
     const int64_t each = (int64_t)u.vectors * ((DIM + 15) / 16 * 16), /* of vectors, and of all */
         all_of = each + (u.values_at < 0 ? 0 : (int64_t)u.vectors * ((VALUE_DIM + 15) / 16 * 16));
     PHASE(tid)
-        const int i = b.x / tables * THREADS + tid, head = b.x % tables, n = i / width,
-                  d = i % width;
+        const int i = b.x / tables * THREADS + tid, table = b.x % tables, n = i / width,
+                  d = i % width, head = table % abreast * heads;
         double total = 0;
         for (int s = b.p->sequences - 1; s >= 0 && n < u.vectors && d < dim; s--) {
             const struct span q = span_at(b, s);
+            if (by_entry && q.b != table / abreast) continue;
             for (int item = (q.nq + ITEM - 1) / ITEM - 1; item >= 0; item--)
-                for (int h = head; h < (tables > 1 ? head + 1 : b.p->heads); h++) {
+                for (int h = head; h < head + heads; h++) {
                     const int end = least(q.nq, item * ITEM + ITEM);
                     double all = 0;
                     float part = 0;
@@ -117,7 +122,7 @@ DEV void row_vector_totals(struct block b)
         }
         if (n < u.vectors)
             ((GLOBAL double *)
-                 b.at.totals)[u.direct + head * all_of + (values ? each : 0) + i] = total;
+                 b.at.totals)[u.direct + table * all_of + (values ? each : 0) + i] = total;
     END
 }
 

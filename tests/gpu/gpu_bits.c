@@ -29,7 +29,7 @@ static int ran, left_out;
 /* What the texts and shapes of this file may be refused for where there is enough memory. */
 static const char *const refusals[] = {
     "gradients with path",
-    "gates=v and gates=given",
+    "on a GPU where heads share keys",
     "runs on a GPU without dropout only",
     "together are at most 256",
     "in heads wider than 128",
@@ -359,7 +359,10 @@ static const char *const texts[] = {
     "cope:npos=300+alibi:slopes=both+softcap:cap=3",
     "rope:pairing=half+cope:npos=9,pos_scale=0.3+ssmax:bias=1+fox",
     "cope:npos=40+t5:bidirectional=1+sba",
-    "rope:pairing=half+cope:gates=given",
+    "rope:pairing=half+cope:npos=20,gates=given",
+    "cope:gates=v,npos=20+fox",
+    "cope:gates=given,npos=20+fox+cape:hidden=4",
+    "rope:pairing=half+t5:bidirectional=1+cope:gates=v,npos=9+cape:hidden=4",
     "wall",
     "rope:pairing=half,freq=given+wall+fox",
     "wall+ssmax:bias=1+sba",
@@ -415,6 +418,15 @@ static void make_gates(const loci_tensor *t, const struct shape *s, float *x, si
     for (size_t i = 0; s->broken && i < COUNT(odd); i++)
         x[(i % 2 * keys + keys - 25 - 20 * i) * each + (wall ? i + 1 : 0)] = odd[i];
 }
+/* What queries meet for cope's gates.  An old key of which gates have no gradient is infinite, as
+ * rows that are at the last position must not read it; a new one is NaN. */
+static void make_gate_keys(const struct shape *s, float *x, size_t count)
+{
+    for (size_t i = 0; i < count; i++) x[i] = (float)walk_uniform();
+    if (!s->broken) return;
+    x[5 * s->dim] = INFINITY;
+    x[(s->k_len - 5) * s->dim + 1] = NAN;
+}
 /* w of path has about the length 1, beta is from 0 to 2.  A broken w begins a tile, and with a
  * window a broken beta is near the end of one. */
 static void make_reflections(const loci_tensor *t, const struct shape *s, float *x, size_t count)
@@ -428,8 +440,11 @@ static void make_reflections(const loci_tensor *t, const struct shape *s, float 
 }
 /* only: the one gradient that is wanted, of enum out, or OUTS + the number of a tensor; OUT_O: all.
  * Returns how many tensors there are. */
-static int check_shape(const char *text, const struct shape *s, double dropout, int only)
+static int check_shape(const char *text, const struct shape *given, double dropout, int only)
 {
+    struct shape own = *given;
+    const struct shape *s = &own;
+    if (strstr(text, "gates=v")) own.value_dim = own.dim; /* queries meet values */
     struct mem mem = { 0 };
     loci_error e = { 0 };
     loci_plan *plan;
@@ -511,6 +526,7 @@ static int check_shape(const char *text, const struct shape *s, double dropout, 
             else x[n] = more;
         }
         if (strcmp(list[i].name, "log_f") == 0) make_gates(&list[i], s, x, counts[i]);
+        if (strcmp(list[i].name, "gate_k") == 0) make_gate_keys(s, x, counts[i]);
         if (strcmp(list[i].encoding, "path") == 0) make_reflections(&list[i], s, x, counts[i]);
         if (!only || only == OUTS + i) ddata[i] = mem_alloc(&mem, counts[i] * sizeof(float));
     }
