@@ -1275,8 +1275,8 @@ DEV void return_few(struct block b, const struct span *q, int kvh, int row0, int
     }
 }
 
-/* Sums over the n keys of a tile of what they are multiplied by, for group g of a thread's channels.
- * Where keys are not finite, over those that a row sees. */
+/* Sums over the n keys of a tile times ds, for group g of a thread's channels.  Where keys are not
+ * finite, over those that a row sees. */
 DEV void sums_of_keys(struct block b, const struct span *q, int h, int row0, int key0, int n,
                       int finite, int g, const SHARED float *ds, const SHARED float *keys, int r0,
                       int side, float (*c)[8][4])

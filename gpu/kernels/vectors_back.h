@@ -73,8 +73,8 @@ DEV void finish_row_vectors(struct block b)
     END
 }
 /* Number i of the vectors of a table, [rows][padded D], of one head or of all; or of those of
- * values, which come behind them.  A scan whose gates calls give has sums for each batch entry, of a
- * head or of those that share keys. */
+ * values, which come behind them.  A scan whose gates calls give has sums for each batch entry, of
+ * a head or of those that share keys. */
 DEV void row_vector_totals(struct block b)
 {
     const struct gpu_use u = USE(b.p->vector_use);
