@@ -1267,16 +1267,6 @@ static loci_status finish_vectors(const struct gpu_call *g)
                     TILE_ROWS * k.dim, &g->arrays, &k));
     return LOCI_OK;
 }
-/* How many sums of its vectors a term has, see row_vector_totals(). */
-static int64_t tables_of(const struct gpu_call *g, const struct gpu_use *u)
-{
-    const struct params *p = &g->params;
-    const bool by_entry = u->term == GPU_SCAN && u->gates == GATES_OF_INPUT;
-    return (int64_t)(u->vectors_head ? p->heads
-                     : by_entry      ? p->kv_heads
-                                     : 1)
-         * (by_entry ? p->batch : 1);
-}
 static loci_status vector_totals(const struct gpu_call *g)
 {
     struct params k = g->params;
@@ -1284,11 +1274,15 @@ static loci_status vector_totals(const struct gpu_call *g)
     for (k.vector_use = 0; k.vector_use < k.uses; k.vector_use++) {
         const struct gpu_use *u = &g->use[k.vector_use];
         if (!is_of_vectors(u->term) || u->direct < 0) continue;
-        const int width = (int)vectors_padded(k.dim);
-        if (u->term == GPU_ROW_VECTORS || u->term == GPU_SCAN)
-            TRY(run(g, PASS_VECTORS_BACK, "row_vector_totals",
-                    tiles((int64_t)u->vectors * width, threads) * tables_of(g, u), 0, &g->arrays,
-                    &k));
+        const int64_t each = (int64_t)u->vectors * (int)vectors_padded(k.dim);
+        if (u->term == GPU_ROW_VECTORS || u->term == GPU_SCAN) {
+            const int64_t tables = u->term == GPU_SCAN
+                                     ? loci_gpu_total(&g->call, g->plan_use[k.vector_use]) / each
+                                 : u->vectors_head ? k.heads
+                                                   : 1;
+            TRY(run(g, PASS_VECTORS_BACK, "row_vector_totals", tiles(each, threads) * tables, 0,
+                    &g->arrays, &k));
+        }
         if (u->term == GPU_ROW_VECTORS && u->values_at >= 0) {
             struct params v = k;
             v.vector_values = 1;
