@@ -163,8 +163,8 @@ enum gpu_gates { GATES_OF_KEYS, GATES_OF_VALUES, GATES_OF_INPUT };
 /* Numbers that a row of a scan carries from tile to tile. */
 enum { SCAN_CARRIES = 3 };
 /* Rows that turn join a sum; or are one of several heads, of which the others are 0: no -0.
- * backward_keys: values are states, whose gradients are doubles; or dk is the gradient of gates that
- * calls give, likewise. */
+ * backward_keys: values are states, whose gradients are doubles; or dk is the gradient of gates
+ * that calls give, doubles as well. */
 enum gpu_adds { ADDS_NOTHING, ADDS_TO_SUM, ADDS_ZERO, ADDS_DOUBLES, ADDS_GATES };
 /* How numbers are stored. */
 enum { GPU_F32, GPU_BF16, GPU_F16, GPU_Q8 };
