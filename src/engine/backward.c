@@ -6,23 +6,13 @@
  *
  * A work item is a kv head (or all heads, if a term mixes them) and 1024 query rows.  It walks
  * over the chunks of keys, oldest first.  In each chunk it sums dK, dV and the gradients of
- * parameters into its own parts, and saves the state of its rows for the next chunk.  Threads
- * fetch items one after the other, and parts are added to the totals in the order of the items
- * (util/ordered_sum.h).  So sums do not depend on the number of threads, and each thread needs
- * memory for one chunk only. */
+ * parameters into its own parts, and saves the state of its rows for the next chunk.
+ * backward_items.c has the threads, and adds the parts up. */
 #include "engine/backward.h"
-#include "util/ordered_sum.h"
 
 #if QT > 1
 
 static void zero(real *x, ptrdiff_t n) { memset(x, 0, sizeof(real) * (size_t)n); }
-
-static void add_numbers(real *to, const real *from, ptrdiff_t n)
-{
-    ptrdiff_t i = 0;
-    for (; i + VL <= n; i += VL) vf_store(to + i, vf_add(vf_load(to + i), vf_load(from + i)));
-    for (; i < n; i++) to[i] += from[i];
-}
 
 /* Loads dO, delta and lse of the rows, and begins the terms.  Every dP of a row is compared with
  * delta = dO.o - dlse: dS = P (dP - delta), since dlse reaches S through P as well. */
@@ -200,14 +190,6 @@ struct item N(item_at)(const struct call *c, const struct sequence *q, ptrdiff_t
                  : (struct chunks){ a.keys.first / CHUNK, a.keys.last / CHUNK };
     return a;
 }
-static struct item item_of(const struct call *c, ptrdiff_t i)
-{
-    const int groups = groups_of(c);
-    const ptrdiff_t rows = c->seqs.chunks - 1 - i / groups;
-    const struct sequence *q = find_sequence(c, BY_CHUNK, rows);
-    return N(item_at)(c, q, (q->first_chunk + tiles_of_rows(q) - 1 - rows) * groups + i % groups);
-}
-
 /* QT rows of an item, of one head or, with a mix, of all heads from h on. */
 struct item_rows {
     const struct item *item;
@@ -612,11 +594,21 @@ static void add_fresh(struct tile *t)
     }
 }
 
+/* Tiles of keys are the stages of a unit. */
+static bool await(const struct unit *u, ptrdiff_t stage)
+{
+    return !u->pipeline || loci_pipeline_wait(u->pipelines, u->pipeline, u->number, (int)stage);
+}
+static void pass(const struct unit *u, ptrdiff_t stage)
+{
+    if (u->pipeline) loci_pipeline_pass(u->pipelines, u->pipeline, u->number, (int)stage);
+}
+
 /* One query tile against the keys of a chunk that it sees, oldest first: scans run
  * backwards.  dq is summed in three levels like o, over keys, tiles and chunks, so
- * that float loses as little. */
-static void backward_rows(const struct call *c, struct tile *t, const struct sums *w,
-                          const struct item_rows *r, ptrdiff_t chunk)
+ * that float loses as little.  False: stopped. */
+static bool backward_rows(const struct call *c, struct tile *t, const struct sums *w,
+                          const struct item_rows *r, ptrdiff_t chunk, const struct unit *unit)
 {
     const struct loci_plan *p = c->plan;
     const int n = locked(p), span = fading(c) ? fading(c)->span(c, p->rotate) : 0;
@@ -633,11 +625,15 @@ static void backward_rows(const struct call *c, struct tile *t, const struct sum
     }
     if (N(scans)(c)) sweep_carries(c, t, n, w, last_here(c, r), tiles);
     for (ptrdiff_t j = tiles.first; j <= tiles.last; j++) {
+        if (!await(unit, j % (CHUNK / KT))) return false;
         backward_tile(c, t, w, last_here(c, r), j, j == tiles.first);
+        pass(unit, j % (CHUNK / KT));
         /* the last tile of a reference */
         if (span && (j % span == span - 1 || j == tiles.last))
             for (int i = 0; i < n; i++) unfade(&t[i], j);
     }
+    /* What follows adds to parts of the item. */
+    if (!await(unit, LAST_STAGE)) return false;
     for (int i = 0; i < n; i++) {
         if (passes(c)) memcpy(t[i].dqs, t[i].dq, sizeof(real) * (size_t)(p->dim * QT));
         else add_numbers(t[i].dqs, t[i].dq, (ptrdiff_t)p->row_forms * p->score_dim * QT);
@@ -647,17 +643,11 @@ static void backward_rows(const struct call *c, struct tile *t, const struct sum
         else close_gradient(&t[i]);
         add_fresh(&t[i]);
     }
+    return true;
 }
 
 /* ---- Work items ------------------------------------------------------------------------------ */
 
-/* The keys of an item in a chunk, counted in its sequence. */
-static struct keyrange keys_in_chunk(const struct item *a, ptrdiff_t chunk)
-{
-    const ptrdiff_t low = chunk * CHUNK, high = low + CHUNK - 1;
-    return (struct keyrange){ a->keys.first > low ? a->keys.first : low,
-                              a->keys.last < high ? a->keys.last : high };
-}
 /* Zeroes the rows of the tiles that contain the item's keys, in every head of
  * [heads][keys][width].  An item writes no others, and with a window they are few. */
 static void zero_keys(const struct call *c, real *x, int heads, struct keyrange keys, int width)
@@ -694,211 +684,65 @@ static void add_chunk(const struct call *c, const struct sums *w, bool first, bo
     }
 }
 
-bool N(sum_item)(const struct call *c, const struct workspace *d, const struct sums *w,
-                 const struct item *item, ptrdiff_t chunk)
+/* Head by head, and all rows within a head: the order in which dK and dV of a group are summed. */
+ptrdiff_t N(units_of)(const struct call *c, const struct item *a)
+{
+    return item_heads(c->plan) / locked(c->plan) * ((a->rows + QT - 1) / QT);
+}
+static struct item_rows unit_rows(const struct call *c, const struct item *a, ptrdiff_t unit)
+{
+    const ptrdiff_t tiles = (a->rows + QT - 1) / QT;
+    return rows_at(c, a, (int)(unit / tiles) * locked(c->plan), unit % tiles * QT);
+}
+bool N(sum_unit)(const struct call *c, const struct workspace *d, const struct sums *w,
+                 const struct item *item, ptrdiff_t chunk, const struct unit *unit)
+{
+    const struct item_rows r = unit_rows(c, item, unit->number);
+    if (cancelled(c)) return false;
+    if (chunk == item->chunks.first && r.chunks.last > r.chunks.first && N(scans)(c) && !chained(c))
+        sweep_chunks(c, d->tile, w, &r);
+    if (chunk >= r.chunks.first && chunk <= r.chunks.last
+        && !backward_rows(c, d->tile, w, &r, chunk, unit))
+        return false;
+    if (!await(unit, LAST_STAGE)) return false;
+    pass(unit, LAST_STAGE);
+    return true;
+}
+void N(open_sums)(const struct call *c, const struct sums *w, const struct item *item,
+                  ptrdiff_t chunk)
+{
+    zero_sums(c, w, keys_in_chunk(item, chunk));
+}
+void N(close_sums)(const struct call *c, const struct sums *w, const struct item *item,
+                   ptrdiff_t chunk)
 {
     const struct loci_plan *p = c->plan;
-    const bool first = chunk == item->chunks.first, sweeps = first && N(scans)(c) && !chained(c);
-    zero_sums(c, w, keys_in_chunk(item, chunk));
-    /* Head by head, and all rows within a head: the order in which dK and
-     * dV of a group are summed. */
-    for (int h = 0; h < item_heads(p); h += locked(p))
-        for (ptrdiff_t row = 0; row < item->rows; row += QT) {
-            const struct item_rows r = rows_at(c, item, h, row);
-            if (cancelled(c)) return false;
-            if (sweeps && r.chunks.last > r.chunks.first) sweep_chunks(c, d->tile, w, &r);
-            if (chunk >= r.chunks.first && chunk <= r.chunks.last)
-                backward_rows(c, d->tile, w, &r, chunk);
-        }
     EACH_USE(c, x, term)
         for (int h = 0; h < item_heads(p) && term->finish && c->g.total[x]; h++)
             term->finish(c, x, item->q, item->row, chunk, w->part[x] + h * term->part(c, x));
-    add_chunk(c, w, first, chunk == item->chunks.last);
+    add_chunk(c, w, chunk == item->chunks.first, chunk == item->chunks.last);
+}
+bool N(sum_item)(const struct call *c, const struct workspace *d, const struct sums *w,
+                 const struct item *item, ptrdiff_t chunk)
+{
+    N(open_sums)(c, w, item, chunk);
+    for (struct unit u = { .pipeline = NULL }; u.number < N(units_of)(c, item); u.number++)
+        if (!N(sum_unit)(c, d, w, item, chunk, &u)) return false;
+    N(close_sums)(c, w, item, chunk);
     return true;
 }
 bool N(sweep_item)(const struct call *c, const struct workspace *d, const struct sums *w,
                    const struct item *item, ptrdiff_t chunk)
 {
-    const struct loci_plan *p = c->plan;
-    for (int h = 0; h < item_heads(p); h += locked(p))
-        for (ptrdiff_t row = 0; row < item->rows; row += QT) {
-            const struct item_rows r = rows_at(c, item, h, row);
-            if (cancelled(c)) return false;
-            if (chunk <= r.chunks.first || chunk > r.chunks.last) continue;
-            open_backward(c, d->tile, &r);
-            for (int i = 0; i < locked(p) && chunk < r.chunks.last; i++)
-                save_carries(&d->tile[i], w, slot_of(c, &r, i), chunk, true);
-            sweep_chunk(c, d->tile, w, &r, chunk);
-        }
+    for (ptrdiff_t unit = 0; unit < N(units_of)(c, item); unit++) {
+        const struct item_rows r = unit_rows(c, item, unit);
+        if (cancelled(c)) return false;
+        if (chunk <= r.chunks.first || chunk > r.chunks.last) continue;
+        open_backward(c, d->tile, &r);
+        for (int i = 0; i < locked(c->plan) && chunk < r.chunks.last; i++)
+            save_carries(&d->tile[i], w, slot_of(c, &r, i), chunk, true);
+        sweep_chunk(c, d->tile, w, &r, chunk);
+    }
     return true;
-}
-
-/* ---- Ordered sums ---------------------------------------------------------------------------- */
-
-/* The keys of a chunk that an item has sums for, [heads][keys][row] of each gradient by key. */
-struct share {
-    const struct call *c;
-    const struct sequence *q;
-    ptrdiff_t first, end;
-};
-static const real *sums_at(const struct share *s, const real *from, int h, ptrdiff_t j, int row)
-{
-    return from + (h * part_keys(s->c) + j % CHUNK) * row;
-}
-/* Adds the sums of some heads to a gradient of keys or values, or, in
- * double, to the total of a term. */
-static void add_to_view(const struct share *s, const real *from, const loci_view *to, int h0,
-                        int heads, int width)
-{
-    for (int h = 0; h < heads && to->data; h++)
-        for (ptrdiff_t j = s->first; j < s->end; j++) {
-            real *row = (real *)to->data + s->q->b * to->batch + (h0 + h) * to->head
-                      + (s->q->k0 + j) * to->row;
-            const real *sums = sums_at(s, from, h, j, padded(width));
-            add_numbers(row, sums, width);
-        }
-}
-static void add_to_total(const struct share *s, const real *from, int x, int h0, int heads)
-{
-    const struct term *term = term_of(s->c, x);
-    const int width = term->keyed(s->c, x);
-    for (int h = 0; h < heads; h++) {
-        double *to = s->c->g.total[x] + term->keys_at(s->c, x, s->q->b, h0 + h);
-        for (ptrdiff_t j = s->first; j < s->end; j++) {
-            double *row = to + (s->q->k0 + j) * width;
-            const real *sums = sums_at(s, from, h, j, key_row(term, s->c, x));
-            for (int n = 0; n < width; n++) row[n] += (double)sums[n];
-        }
-    }
-}
-
-/* Sums by tile and kv head, those of the item's chunk that have begun. */
-static void add_tiled(const struct call *c, const struct sums *sums, const struct item *item,
-                      ptrdiff_t chunk, int x)
-{
-    const ptrdiff_t n = term_of(c, x)->tiled(c, x), tiles = part_tiles(c),
-                    first = item->q->first_ktile + chunk * (CHUNK / KT);
-    for (int h = 0; h < item_kv_heads(c->plan); h++)
-        for (ptrdiff_t i = 0; i < tiles; i++) {
-            const real *from = sums->tiled[x] + (h * tiles + i) * n;
-            if (from[n - 1] == 0) continue;
-            double *to = c->g.total[x] + ((first + i) * c->plan->kv_heads + item->kvh + h) * n;
-            for (ptrdiff_t k = 0; k < n; k++) to[k] += (double)from[k];
-        }
-}
-void N(add_item_keys)(const struct call *c, const struct sums *sums, const struct item *item,
-                      ptrdiff_t chunk)
-{
-    const struct loci_plan *p = c->plan;
-    const struct keyrange keys = keys_in_chunk(item, chunk);
-    const struct share s = { .c = c, .q = item->q, .first = keys.first, .end = keys.last + 1 };
-    add_to_view(&s, sums->dk, &c->g.dk, item->kvh * (p->key_heads / p->kv_heads), item_key_heads(p),
-                p->score_dim);
-    add_to_view(&s, sums->dv, &c->g.dv, item->kvh, item_kv_heads(p), p->value_dim);
-    EACH_USE(c, x, term)
-        if (sums->keys[x] && c->g.total[x])
-            add_to_total(&s, sums->keys[x], x, item->kvh * p->group, item_heads(p));
-    EACH_USE(c, x, term)
-        if (sums->tiled[x] && c->g.total[x]) add_tiled(c, sums, item, chunk, x);
-}
-
-void N(add_item_parts)(const struct call *c, const struct sums *sums, const struct item *item)
-{
-    EACH_USE(c, x, term) {
-        if (!c->g.total[x] || !term->part) continue;
-        const ptrdiff_t size = term->part(c, x), added = added_part(c, x);
-        for (int h = 0; h < item_heads(c->plan); h++) {
-            double *to =
-                c->g.total[x] + term->part_at(c, x, item->q->b, item->kvh * c->plan->group + h);
-            for (ptrdiff_t i = 0; i < added; i++)
-                to[i] += sums->all[x] ? sums->all[x][h * added + i]
-                                      : (double)sums->part[x][h * size + i];
-        }
-    }
-}
-
-/* State shared by all threads. */
-struct backward_pass {
-    struct call *c;
-    struct ordered_sum ordered_sum;
-};
-
-/* Gradients by key belong to a kv head, in all sequences that share its keys.  Parts of all
- * items may be added to the same total. */
-static struct ordered_item find_item_of(void *arg, ptrdiff_t i)
-{
-    const struct call *c = ((const struct backward_pass *)arg)->c;
-    const struct item item = item_of(c, i);
-    return (struct ordered_item){ .place = item.q->keys * c->plan->kv_heads + item.kvh,
-                                  .first = item.chunks.first,
-                                  .last = item.chunks.last };
-}
-static void add_block(void *arg, int block, ptrdiff_t i, ptrdiff_t chunk, bool shared)
-{
-    const struct call *c = ((const struct backward_pass *)arg)->c;
-    const struct item item = item_of(c, i);
-    const struct sums sums = N(sums_of)(c, block);
-    if (shared) N(add_item_parts)(c, &sums, &item);
-    else N(add_item_keys)(c, &sums, &item, chunk);
-}
-static bool learns_parts(const struct call *c)
-{
-    EACH_USE(c, x, term)
-        if (term->part && c->g.total[x]) return true;
-    return false;
-}
-
-/* Runs items one after the other, each through its chunks of keys, oldest first. */
-static void item_job(void *arg, int index)
-{
-    struct backward_pass *a = arg;
-    struct call *c = a->c;
-    struct sums sums;
-    const struct workspace d = N(workspace_of)(c, index, &sums);
-    int block = index;
-    for (ptrdiff_t i; block >= 0 && (i = loci_ordered_sum_next(&a->ordered_sum, block)) >= 0;) {
-        const struct item item = item_of(c, i);
-        for (ptrdiff_t k = item.chunks.first; k <= item.chunks.last && block >= 0; k++) {
-            N(use_block)(c, block, &sums);
-            if (!N(sum_item)(c, &d, &sums, &item, k)) {
-                loci_ordered_sum_stop(&a->ordered_sum);
-                return;
-            }
-            block = loci_ordered_sum_submit(&a->ordered_sum, block);
-        }
-    }
-}
-static loci_status run_items(struct call *c)
-{
-    const ptrdiff_t items = c->seqs.chunks * groups_of(c);
-    const int jobs = items < c->threads ? (int)items : c->threads;
-    struct backward_pass a = { .c = c,
-                               .ordered_sum = { .find = find_item_of,
-                                                .add = add_block,
-                                                .items = items,
-                                                .blocks = c->threads + spare_blocks(c->threads),
-                                                .shares = learns_parts(c) } };
-    a.ordered_sum.arg = &a;
-    loci_ordered_sum_open(&a.ordered_sum, jobs);
-    N(run)(c, jobs, item_job, &a);
-    const bool stopped = a.ordered_sum.stop;
-    loci_ordered_sum_close(&a.ordered_sum);
-    return stopped ? LOCI_CANCELLED : LOCI_OK;
-}
-
-/* ---- The pass -------------------------------------------------------------------------------- */
-
-loci_status N(backward)(struct call *c)
-{
-    const struct loci_plan *p = c->plan;
-    /* Rows without keys, and keys without rows, are in no item: their gradient is 0. */
-    clear(&c->g.dq, c->B, p->heads, c->Lq, p->dim, p->stored);
-    clear(&c->g.dk, c->B, p->key_heads, c->Lk, p->score_dim, sizeof(real));
-    clear(&c->g.dv, c->B, p->kv_heads, c->Lk, p->value_dim, sizeof(real));
-    loci_status status = run_items(c);
-    if (status != LOCI_OK) return status;
-    N(unmove_keys)(c);
-    if (!c->mem.turned) N(unrotate_keys)(c);
-    return LOCI_OK;
 }
 #endif

@@ -5,6 +5,14 @@
 #define LOCI_ENGINE_BACKWARD_H
 
 #include "engine/workspace.h"
+#include "util/pipeline.h"
+
+INLINE void add_numbers(real *to, const real *from, ptrdiff_t n)
+{
+    ptrdiff_t i = 0;
+    for (; i + VL <= n; i += VL) vf_store(to + i, vf_add(vf_load(to + i), vf_load(from + i)));
+    for (; i < n; i++) to[i] += from[i];
+}
 
 /* The chunks of keys first .. last.  There is always at least one. */
 struct chunks {
@@ -28,11 +36,32 @@ INLINE ptrdiff_t tiles_of_rows(const struct sequence *q)
 INLINE int groups_of(const struct call *c) { return c->plan->kv_heads / item_kv_heads(c->plan); }
 /* Item number i of a sequence, latest rows first. */
 struct item N(item_at)(const struct call *, const struct sequence *, ptrdiff_t i);
+/* The keys of an item in a chunk, counted in its sequence. */
+INLINE struct keyrange keys_in_chunk(const struct item *a, ptrdiff_t chunk)
+{
+    const ptrdiff_t low = chunk * CHUNK, high = low + CHUNK - 1;
+    return (struct keyrange){ a->keys.first > low ? a->keys.first : low,
+                              a->keys.last < high ? a->keys.last : high };
+}
+
+/* The query tiles of an item are its units.  Several threads may process them: in the order of
+ * their numbers, and in a pipeline whose stages are the tiles of a chunk. */
+struct unit {
+    struct pipelines *pipelines;
+    struct pipeline *pipeline; /* NULL: one thread processes all units */
+    ptrdiff_t number;
+};
+ptrdiff_t N(units_of)(const struct call *, const struct item *);
 
 /* True if the plan has a scan. */
 bool N(scans)(const struct call *);
-/* Computes all sums of an item for one chunk of keys, starting at 0.
- * False: the host has cancelled. */
+/* The sums of an item for one chunk of keys start at 0; each unit adds to them; then they are
+ * complete.  False: the host has cancelled. */
+void N(open_sums)(const struct call *, const struct sums *, const struct item *, ptrdiff_t chunk);
+bool N(sum_unit)(const struct call *, const struct workspace *, const struct sums *,
+                 const struct item *, ptrdiff_t chunk, const struct unit *);
+void N(close_sums)(const struct call *, const struct sums *, const struct item *, ptrdiff_t chunk);
+/* All of this in one thread. */
 bool N(sum_item)(const struct call *, const struct workspace *, const struct sums *,
                  const struct item *, ptrdiff_t chunk);
 /* Computes the carries that a chunk passes to the older one.  Chunks are swept one by one,

@@ -45,6 +45,9 @@ struct term {
      * adds these to the part when the rows leave a chunk.  NULL: none, as only sums over the
      * rows of a tile are added to the part. */
     ptrdiff_t (*fresh)(const struct call *, int x);
+    /* Backward: the hooks of a tile add to the part.  Then no row of an item begins before the one
+     * before it has left the chunk. */
+    bool part_by_tile;
     /* Where a head's part is added in the total: heads that share a part have one place. */
     ptrdiff_t (*part_at)(const struct call *, int x, ptrdiff_t b, int h);
     ptrdiff_t (*total)(const struct call *, int x); /* reals of the total */

@@ -371,6 +371,7 @@ const struct term N(term_band_k) = {
     .reads_keys = true,
     .mem = mem,
     .part = part,
+    .part_by_tile = true,
     .fresh = fresh,
     .part_at = part_at,
     .total = total,

@@ -387,6 +387,7 @@ const struct term N(term_roll) = {
     .name = "roll",
     .mem = mem,
     .part = part,
+    .part_by_tile = true,
     .part_at = part_at,
     .total = total,
     .added = added,

@@ -1,11 +1,22 @@
 /* SPDX-License-Identifier: MIT */
-/* lock.h -- a lock with a condition to wait for, and a job that runs once.
+/* lock.h -- a lock with a condition to wait for, a job that runs once, and a pause for spinning.
  *
  * They are those of the system.  A library built without threads (LOCI_NO_THREADS) has its own,
  * which spin.  Such a library starts no threads, so they never wait, unless its host has threads.
  * Even then they are correct. */
 #ifndef LOCI_UTIL_LOCK_H
 #define LOCI_UTIL_LOCK_H
+
+/* Tells the core that this thread spins.  This saves power and helps the other thread of the
+ * core. */
+static inline void cpu_relax(void)
+{
+#if defined __x86_64__
+    __builtin_ia32_pause();
+#elif defined __aarch64__
+    __asm__ volatile("isb");
+#endif
+}
 
 #ifndef LOCI_NO_THREADS
 #include "platform/thread.h"

@@ -8,7 +8,7 @@
  * the caller draw from a batch, so at most `threads` of its jobs overlap. */
 #include "util/error.h"
 #include "util/limits.h"
-#include "platform/thread.h"
+#include "util/lock.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -42,17 +42,6 @@ struct pool {
     int workers;
     struct thread worker[];
 };
-
-/* Tells the core that this thread spins.  This saves power and helps the other thread of the
- * core. */
-static void relax(void)
-{
-#if defined __x86_64__
-    __builtin_ia32_pause();
-#elif defined __aarch64__
-    __asm__ volatile("isb");
-#endif
-}
 
 /* Draws indices until none is left.  The counter needs no memory order of its own.  The results of
  * jobs are published by the lock that every worker acquires when it leaves. */
@@ -91,7 +80,7 @@ static void *worker(void *user)
         }
         unsigned seen = atomic_load(&p->posted);
         mutex_unlock(&p->lock);
-        for (int i = 0; i < p->spins && atomic_load(&p->posted) == seen; i++) relax();
+        for (int i = 0; i < p->spins && atomic_load(&p->posted) == seen; i++) cpu_relax();
         mutex_lock(&p->lock);
         /* Checked again with the lock.  A batch that was added meanwhile signalled no worker,
          * because this thread was not asleep yet. */
@@ -132,7 +121,7 @@ static void run(void *user, int n, void (*job)(void *arg, int index), void *arg)
     work_on(&b);
 
     /* The remaining jobs are mostly short, so polling for a while is cheaper than sleeping. */
-    for (int i = 0; i < p->spins && atomic_load(&b.helpers) > 0; i++) relax();
+    for (int i = 0; i < p->spins && atomic_load(&b.helpers) > 0; i++) cpu_relax();
     mutex_lock(&p->lock);
     /* The batch is unlinked before the wait, so that no more workers enter: it is on this stack. */
     struct batch **at = &p->first;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* thread_turns.c -- work items whose sums are added in order: util/ordered_sum.h alone, and a
- * backward pass of several items, on hosts of every kind: fast, slow, cancelled or not.  Also meant
- * for the thread sanitizer. */
+/* thread_turns.c -- sums of many threads that are added in order: util/ordered_sum.h and
+ * util/pipeline.h alone, and backward passes, on hosts of every kind: fast, slow, cancelled or not.
+ * Also meant for the thread sanitizer. */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 #include <stdatomic.h>
@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "util/ordered_sum.h"
+#include "util/pipeline.h"
 #include "util/error.h"
 #include "harness.h"
 #include "walk.h"
@@ -247,6 +248,128 @@ static void check_stop(void)
     }
 }
 
+/* ---- Pipelines alone ------------------------------------------------------------------------- */
+
+enum { UNITS = 40, STEPS = 6, OWNED = 5 };
+
+/* Items that jobs own, one after the other.  Unit u leaves out the first u % 3 stages. */
+struct line {
+    struct pipelines all;
+    struct owned {
+        struct pipeline pipeline; /* the first member */
+        ptrdiff_t units;
+        /* units whose adding has begun and ended, and the last one, by stage; none of them needs
+         * a lock */
+        ptrdiff_t begun[STEPS + 1], ended[STEPS + 1], last[STEPS + 1];
+        atomic_int helped; /* units that other jobs drew */
+    } item[OWNED];
+    atomic_int next;
+    int stop_item, stop_unit; /* or -1 */
+    bool slow_owner;          /* owners begin late, so that helpers have to wait for pipelines */
+};
+/* Additions to one stage must not overlap, and are in the order of the units. */
+static void enter_stage(struct owned *o, ptrdiff_t unit, int stage)
+{
+    const bool right = o->begun[stage] == o->ended[stage] && o->last[stage] < unit;
+    o->begun[stage]++;
+    o->last[stage] = unit;
+    if ((unit + stage) % 11 == 0) pause_for(20);
+    o->ended[stage]++;
+    CHECK_THAT(right, "unit %td entered stage %d out of turn", unit, stage);
+}
+static bool run_unit(struct line *l, struct owned *o, ptrdiff_t unit)
+{
+    for (int stage = (int)(unit % 3); stage < STEPS; stage++) {
+        if (!loci_pipeline_wait(&l->all, &o->pipeline, unit, stage)) return false;
+        enter_stage(o, unit, stage);
+        if (o == &l->item[l->stop_item < 0 ? 0 : l->stop_item] && unit == l->stop_unit) {
+            pause_for(300); /* others wait by now */
+            loci_pipelines_stop(&l->all);
+            return false;
+        }
+        loci_pipeline_pass(&l->all, &o->pipeline, unit, stage);
+    }
+    if (!loci_pipeline_wait(&l->all, &o->pipeline, unit, LAST_STAGE)) return false;
+    enter_stage(o, unit, STEPS);
+    loci_pipeline_pass(&l->all, &o->pipeline, unit, LAST_STAGE);
+    return true;
+}
+static void line_job(void *arg, int index)
+{
+    struct line *l = arg;
+    ptrdiff_t unit;
+    (void)index;
+    loci_pipelines_enter(&l->all);
+    for (int i; !atomic_load(&l->all.stop) && (i = atomic_fetch_add(&l->next, 1)) < OWNED;) {
+        struct owned *o = &l->item[i];
+        if (l->slow_owner) pause_for(400);
+        loci_pipeline_begin(&l->all, &o->pipeline, o->units);
+        while ((unit = loci_pipeline_next(&o->pipeline)) >= 0)
+            if (!run_unit(l, o, unit)) break;
+        loci_pipeline_end(&l->all, &o->pipeline);
+    }
+    loci_pipelines_retire(&l->all);
+    for (struct pipeline *p; (p = loci_pipeline_join(&l->all));) {
+        struct owned *o = (struct owned *)p;
+        while ((unit = loci_pipeline_next(p)) >= 0) {
+            atomic_fetch_add(&o->helped, 1);
+            if (!run_unit(l, o, unit)) break;
+        }
+        loci_pipeline_leave(&l->all, p);
+    }
+}
+static void run_line(struct line *l, const struct kind *kind, int seed, int stop_unit)
+{
+    struct host host;
+    open_host(&host, kind);
+    memset(l, 0, sizeof *l);
+    l->stop_unit = stop_unit;
+    l->stop_item = stop_unit < 0 ? -1 : seed % OWNED;
+    l->slow_owner = seed % 2;
+    for (int i = 0; i < OWNED; i++) {
+        l->item[i].units = i == (seed + 1) % OWNED ? 1 + seed % 4 : UNITS;
+        for (int k = 0; k <= STEPS; k++) l->item[i].last[k] = -1;
+    }
+    loci_pipelines_open(&l->all);
+    host.host.run(host.host.user, kind->threads, line_job, l);
+    loci_pipelines_close(&l->all);
+    loci_pool_destroy(&host.pool);
+}
+/* Every unit passes its stages once, in turn, whichever jobs help. */
+static void check_pipelines(int seed)
+{
+    static struct line l;
+    for (int h = 0; h < COUNT(kinds); h++) {
+        run_line(&l, &kinds[h], seed, -1);
+        for (int i = 0; i < OWNED; i++) {
+            const struct owned *o = &l.item[i];
+            bool whole = true;
+            for (int k = 0; k <= STEPS; k++) {
+                ptrdiff_t units = 0;
+                for (ptrdiff_t u = 0; u < o->units; u++) units += u % 3 <= k;
+                whole &= o->ended[k] == units;
+            }
+            CHECK_THAT(whole, "%s, seed %d: item %d lacks units", kinds[h].name, seed, i);
+            CHECK_THAT(kinds[h].real > 1 || !o->helped, "%s: a job that began too late helped",
+                       kinds[h].name);
+        }
+    }
+}
+/* A unit stops all while others wait for it, for an item, or for helpers.  All jobs end, and no
+ * later unit has entered its stage. */
+static void check_stopped_pipelines(void)
+{
+    static struct line l;
+    for (int seed = 0; seed < 8; seed++) {
+        const int unit = seed * 5;
+        run_line(&l, &kinds[4], seed, unit);
+        const struct owned *o = &l.item[l.stop_item];
+        CHECK_THAT(l.all.stop || o->units <= unit, "unit %d did not stop the pipelines", unit);
+        CHECK_THAT(o->ended[STEPS] <= unit, "unit %d stopped all, but %td have passed", unit,
+                   o->ended[STEPS]);
+    }
+}
+
 /* ---- The backward pass ----------------------------------------------------------------------- */
 
 /* Five items of one head, or of two heads that share items, and two chunks of keys. */
@@ -262,6 +385,7 @@ struct task {
     loci_tensor list[WALK_TENSORS];
     float q[N], k[N], v[N], dout[N], o[N], rows[MOST_HEADS * L], *tensor[WALK_TENSORS];
     size_t size[WALK_TENSORS];
+    int64_t *pos; /* of rows and keys; NULL: 0, 1, .. */
 };
 
 static float *numbers(size_t n, double size, double from)
@@ -281,7 +405,8 @@ static loci_status backward(const struct task *t, const loci_host *host, struct 
     loci_call c = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { (void *)t->q, 0, 0, 0 },
                             .k = { (void *)t->k, 0, 0, 0 }, .v = { (void *)t->v, 0, 0, 0 },
                             .o = { (void *)t->o, 0, 0, 0 }, .lse = (void *)t->rows,
-                            .tensors = (const void *const *)t->tensor, .host = host);
+                            .tensors = (const void *const *)t->tensor, .q_pos = t->pos,
+                            .k_pos = t->pos, .host = host);
     const loci_grad g = LOCI_GRAD(.dout = { (void *)t->dout, 0, 0, 0 }, .dq = { r->dq, 0, 0, 0 },
                                   .dk = { r->dk, 0, 0, 0 }, .dv = { r->dv, 0, 0, 0 },
                                   .dtensors = (void *const *)r->dtensor);
@@ -331,11 +456,12 @@ static void check_cancelled(const struct task *t, const char *text, int asked)
     loci_pool_destroy(&host.pool);
     free_results(t, &r);
 }
-static void check_hosts(const char *text, int heads, int window)
+static void check_hosts(const char *text, int heads, int window, int64_t *pos)
 {
     static struct task t;
     static struct results alone, r;
     memset(&t, 0, sizeof t);
+    t.pos = pos;
     t.heads = heads;
     loci_error e = { 0 };
     if (loci_plan_create(&t.plan,
@@ -386,11 +512,19 @@ int main(void)
     for (int seed = 0; seed < 6; seed++) check_order(seed);
     check_spare();
     check_stop();
+    for (int seed = 0; seed < 6; seed++) check_pipelines(seed);
+    check_stopped_pipelines();
     /* nothing learned; sums by head, by key, with a state of rows, of heads that mix */
-    check_hosts("nope", 1, FEW_RUNS ? 500 : 0);
-    check_hosts("t5", 1, FEW_RUNS ? 500 : 0);
-    check_hosts("fox", 2, 300);
-    check_hosts("cope", 1, 300);
-    check_hosts("cape", 2, 300);
+    check_hosts("nope", 1, FEW_RUNS ? 500 : 0, NULL);
+    check_hosts("t5", 1, FEW_RUNS ? 500 : 0, NULL);
+    check_hosts("fox", 2, 300, NULL);
+    check_hosts("cope", 1, 300, NULL);
+    check_hosts("cape", 2, 300, NULL);
+    /* parts that rows add to while they walk, at any distance in any tile; sums by tile */
+    static int64_t pos[L];
+    for (int i = 0; i < L; i++) pos[i] = i / 2 + i % 2 * 40;
+    check_hosts("xl", 1, 300, pos);
+    check_hosts("deberta", 1, 300, pos);
+    check_hosts("path", 1, 300, NULL);
     return harness_end();
 }
