@@ -1009,13 +1009,17 @@ static void lay_out_ds(struct gpu_call *g, struct arena *a)
     g->ds_from = a->used;
     k->ds_by_distance = (int64_t)a->used;
     carve_bytes(a, rows * (size_t)k->ds_width, sizeof(float));
-    if (has_positions(&g->in) && c->Lk > CHUNK && k->ds_width) {
-        k->ds_chunk = (int64_t)a->used;
-        carve_bytes(a, rows * (size_t)k->ds_width, sizeof(float));
-    }
     if (weights) {
         k->p_by_distance = (int64_t)a->used;
         carve_bytes(a, rows * (size_t)k->ds_width, sizeof(float));
+    }
+    /* sums of weights fade, forward, and where positions repeat a distance has several keys */
+    const bool sums =
+        g->backward ? has_positions(&g->in) && c->Lk > CHUNK : k->stick >= 0 || g->in.dropout > 0;
+    if (sums && k->ds_width) {
+        k->ds_chunk = (int64_t)a->used;
+        for (int i = 0; i <= weights; i++)
+            carve_bytes(a, rows * (size_t)k->ds_width, sizeof(float));
     }
     if (by_key && g->backward) {
         k->ds_by_key = (int64_t)a->used;
@@ -1310,11 +1314,6 @@ static loci_status check_call(const struct loci_plan *p, const loci_call *in, lo
     CHECK(e, !in->pages || p->keys_rotated || p->rotate < 0 || p->use[p->rotate].term != TERM_polar,
           LOCI_UNSUPPORTED, "pages do not run on a GPU with pope: pages must be NULL");
     for (int x = 0; x < p->uses; x++)
-        CHECK(e,
-              p->use[x].term != TERM_band_q || !((const struct vectors *)layout_of(p, x))->values
-                  || !(in->dropout > 0),
-              LOCI_UNSUPPORTED, "shaw with vectors of values runs on a GPU without dropout only");
-    for (int x = 0; x < p->uses; x++)
         CHECK(e, p->use[x].term != TERM_factor || !in->mask_kind, LOCI_UNSUPPORTED,
               "%s counts the keys that a row sees, which a mask in memory of a GPU does not tell",
               p->enc[p->use[x].enc].pe->name);
@@ -1329,12 +1328,6 @@ static bool needs_intervals(enum term_id id)
  * positions; this is known when sequences are. */
 static loci_status check_sequences(const struct call *c, loci_error *e)
 {
-    for (int x = 0; x < c->plan->uses; x++)
-        for (ptrdiff_t s = 0; s < c->seqs.n && c->plan->use[x].term == TERM_band_q; s++)
-            CHECK(e,
-                  c->seqs.list[s].run || !((const struct vectors *)layout_of(c->plan, x))->values,
-                  LOCI_UNSUPPORTED,
-                  "shaw with vectors of values runs on a GPU with consecutive positions only");
     for (int x = 0; x < c->plan->uses; x++)
         for (ptrdiff_t s = 0; s < c->seqs.n && c->plan->use[x].term == TERM_band_k; s++)
             CHECK(e, c->seqs.list[s].run || !c->g.total[x], LOCI_UNSUPPORTED,

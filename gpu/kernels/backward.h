@@ -1551,9 +1551,10 @@ DEV void backward_rows(struct block b)
                                 pair_weight(b, state, &q, h, row, key, MINE.s[i][j2], lse);
                             float dp = MINE.ds[i][j2];
                             dp = with_vectors(b, &q, h, row, key, dp);
-                            if (DROPOUT) dp = dp * drop_factor(b, &q, drop, key);
+                            const float f = DROPOUT ? drop_factor(b, &q, drop, key) : 1.0f;
+                            if (DROPOUT) dp = dp * f;
                             ds = p * (dp - delta);
-                            weight[i][j2] = p;
+                            weight[i][j2] = DROPOUT ? p * f : p;
                             if (MASK_KIND == 2 && b.at.dmask)
                                 store_mask_gradient(b, &q, h, row, key, ds);
                             if (!ONE_BY_ONE)
@@ -1582,6 +1583,7 @@ DEV void backward_rows(struct block b)
                 float weight[PAIR_OTHERS][8];
                 const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
                 close_stick_pairs(b, &q, h, pairs, tid, weight, MINE.ds);
+                if (weights && DROPOUT) store_tile(TILE_ROWS, pairs.z, r0, side, weight);
                 for (int i = 0; MASK_KIND == 2 && b.at.dmask && i < OTHERS(TILE_ROWS) * 8; i++) {
                     const int row = row0 + lane_of(TILE_ROWS, r0, i % 8),
                               key = key0 + other_of(TILE_ROWS, side, i / 8);

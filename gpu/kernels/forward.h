@@ -54,7 +54,7 @@ DEV float score_row(struct block b, struct forward_room at, const struct span *q
                 if (whole || sees(b, q, h, row0 + r, key0 + k)) {
                     x[i] = all_terms(b, state, q, h, row0 + r, key0 + k, x[i], NULL_AT);
                     seen |= 1u << k % 16;
-                    if (VALUES && !STICK && row0 + r < q->nq)
+                    if (VALUES && STORES_SCORES && q->run && row0 + r < q->nq)
                         store_score(b, q, h, row0 + r, key0 + k, x[i]);
                 } else {
                     x[i] = -INFINITY;
@@ -443,6 +443,8 @@ DEV void forward(struct block b)
                 const float top = score_row(b, at, &q, h, row0, r, key0, first, end, whole,
                                             part || STICK ? -INFINITY : b.room[at.m + r]);
                 if (!STICK) b.room[at.tops + part * ROWS + r] = top;
+                if (VALUES && STORES_SCORES && TEAM == 1 && !q.run && !stores && r < rows)
+                    join_scores(b, b.room + at.s + r, ROWS, &q, h, row0 + r, key0, n);
                 if (TEAM == 1 && !STICK && !stores) {
                     const float sum = weigh_part(b, at, r, 0, 0, n);
                     b.room[at.l + r] = fma_(b.room[at.l + r], b.room[at.alpha + r], sum);
@@ -452,6 +454,10 @@ DEV void forward(struct block b)
             PHASE_IF(tid, breaks)
                 /* a loop, see PHASE_IF() */
                 for (int r = tid; r < ROWS; r += THREADS) weigh_stick(b, at, r, n, whole);
+            END_IF
+            PHASE_IF(tid, VALUES && STORES_SCORES && TEAM > 1 && !stores)
+                if (!q.run && tid < rows)
+                    join_scores(b, b.room + at.s + tid, ROWS, &q, h, row0 + tid, key0, n);
             END_IF
             PHASE_IF(tid, TEAM > 1 && !STICK && !stores)
                 const int part = tid / ROWS, first = part * (KEYS / TEAM);
@@ -476,8 +482,9 @@ DEV void forward(struct block b)
                 if (VALUES && !stores && tid < rows)
                     add_end_weights(b, b.room + at.s + tid, ROWS, &q, h, row0 + tid, key0, n,
                                     b.room[at.alpha + tid]);
-                if (VALUES && STICK && !stores && tid < rows)
-                    store_weights(b, b.room + at.s + tid, ROWS, &q, h, row0 + tid, key0, n);
+                if (VALUES && !STORES_SCORES && !stores && !keep && tid < rows)
+                    store_weights(b, b.room + at.s + tid, ROWS, &q, h, row0 + tid, key0, n,
+                                  b.room[at.alpha + tid]);
                 if (!keep && !stores) add_values(b, at, n, tid, &MINE);
                 COPIES_DONE
             END
@@ -491,8 +498,7 @@ DEV void forward(struct block b)
             if (VALUES && STICK && !stores && tid < rows) {
                 const float c = b.room[at.c + tid];
                 join_end_weights(b, &q, h, row0 + tid, 1, c);
-                join_weights(b, &q, h, row0 + tid, from * KEYS,
-                             least(seen.last + 1, (to + 1) * KEYS), c);
+                if (!keep) join_weights(b, &q, h, row0 + tid, 1, c);
             }
             if (!STICK && tid < ROWS) {
                 const float before = b.room[at.all_m + tid], after = b.room[at.m + tid];
@@ -502,6 +508,8 @@ DEV void forward(struct block b)
                 b.room[at.a + tid] = a;
                 b.room[at.c + tid] = c;
                 if (VALUES && tid < rows) join_end_weights(b, &q, h, row0 + tid, a, c);
+                if (VALUES && !STORES_SCORES && !keep && tid < rows)
+                    join_weights(b, &q, h, row0 + tid, a, c);
                 b.room[at.all_l + tid] =
                     fma_(b.room[at.l + tid], c, b.room[at.all_l + tid] * a);
             }
@@ -530,7 +538,7 @@ DEV void forward(struct block b)
             if (HAS_VALUES(u) && r < rows)
                 gather_row(b, USE(u), row_reach_of(b, USE(u), &q, row0, rows), 0, &q, h, row0 + r,
                            tid / ROWS, TEAM, USE(u).by_row,
-                           row_by_distance(b, b.p->ds_by_distance, &q, h, row0 + r), !STICK,
+                           row_by_distance(b, b.p->ds_by_distance, &q, h, row0 + r), STORES_SCORES,
                            m == -INFINITY ? 0.0f : m);
     END_IF
     PHASE_IF(tid, VALUES)

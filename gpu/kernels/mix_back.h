@@ -111,6 +111,7 @@ DEV void grade_rows(struct block b)
         PHASE(tid)
             const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
             if (STICK) close_stick_pairs(b, &q, h, pairs, tid, MINE.s, MINE.ds);
+            if (STICK && weights && DROPOUT) store_tile(TILE_ROWS, pairs.z, r0, side, MINE.s);
             store_pairs_of(b, MIX.mixed, &q, h, row0, key0, r0, side, MINE.s);
             store_pairs_of(b, MIX.gradients, &q, h, row0, key0, r0, side, MINE.ds);
             for (int i = 0; masked && i < OTHERS(TILE_ROWS) * 8; i++) {
@@ -119,11 +120,11 @@ DEV void grade_rows(struct block b)
                 if (sees(b, &q, h, row, key))
                     store_mask_gradient(b, &q, h, row, key, MINE.ds[i / 8][i % 8]);
             }
-            if (weights) {
-                store_pairs(b, b.room + at.s, 1, &q, h, row0, rows, key0, n, tid);
-                if (tid < rows) add_ends(b, b.room + at.s, 1, &q, h, row0, tid, key0, n);
-            }
         END
+        PHASE_IF(tid, weights)
+            store_pairs(b, b.room + at.s, 1, &q, h, row0, rows, key0, n, tid);
+            if (tid < rows) add_ends(b, b.room + at.s, 1, &q, h, row0, tid, key0, n);
+        END_IF
         PHASE_IF(tid, weights)
             if (ends && tid < rows) join_row_sums(b, &q, h, row0 + tid);
             if (ends) join_ds(b, &q, h, row0, rows, tid);

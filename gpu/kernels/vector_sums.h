@@ -45,6 +45,11 @@ DEV const GLOBAL float *key_vectors_of(struct block b, struct gpu_use u, int h)
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
+/* The same place for weights as this one of ds. */
+DEV int64_t by_distance(struct block b, int weights, int64_t ds)
+{
+    return weights ? ds + (b.p->p_by_distance - b.p->ds_by_distance) : ds;
+}
 /* The tile x, ds or with `weights` p, [key][row]: of a row, by one thread, the ends of the tables
  * and, where positions may repeat, sums by distance. */
 DEV void add_ends(struct block b, const SHARED float *x, int weights, const struct span *q, int h,
@@ -63,7 +68,8 @@ DEV void add_ends(struct block b, const SHARED float *x, int weights, const stru
     }
     if (q->run) return;
     GLOBAL float *to = row_by_distance(
-        b, b.p->ds_chunk >= 0 ? b.p->ds_chunk : b.p->ds_by_distance, q, h, row0 + r);
+        b, by_distance(b, weights, b.p->ds_chunk >= 0 ? b.p->ds_chunk : b.p->ds_by_distance), q, h,
+        row0 + r);
     for (int k = 0; k < keys; k++) {
         const int64_t n = distance_of(b, q, row0 + r, key0 + k) - b.p->ds_lo;
         if (n >= 0 && n < b.p->ds_width) to[n] = to[n] + x[k * TILE_ROWS + r];
@@ -79,20 +85,25 @@ DEV void store_pairs(struct block b, const SHARED float *x, int weights, const s
         if (b.p->ds_by_key >= 0 && !weights) ds_of_keys(b, q, h, row0 + r)[key0 + k] = x[i];
         const int64_t n = distance_of(b, q, row0 + r, key0 + k) - b.p->ds_lo;
         if (q->run && n >= 0 && n < b.p->ds_width)
-            row_by_distance(b, weights ? b.p->p_by_distance : b.p->ds_by_distance, q, h,
-                            row0 + r)[n] = x[i];
+            row_by_distance(b, by_distance(b, weights, b.p->ds_by_distance), q, h, row0 + r)[n] =
+                x[i];
     }
 }
 /* A chunk is done: its sums by distance join those of all. */
 DEV void join_ds(struct block b, const struct span *q, int h, int row0, int rows, int tid)
 {
-    for (int i = tid; b.p->ds_chunk >= 0 && !q->run && i < rows * b.p->ds_width; i += THREADS) {
-        const int r = i / b.p->ds_width, n = i % b.p->ds_width;
-        GLOBAL float *chunk = row_by_distance(b, b.p->ds_chunk, q, h, row0 + r) + n,
-                     *all = row_by_distance(b, b.p->ds_by_distance, q, h, row0 + r) + n;
-        *all = *all + *chunk;
-        *chunk = 0;
-    }
+    if (b.p->ds_chunk < 0 || q->run) return;
+    for (int weights = 0; weights <= (b.p->p_by_distance >= 0); weights++)
+        for (int i = tid; i < rows * b.p->ds_width; i += THREADS) {
+            const int r = row0 + i / b.p->ds_width, n = i % b.p->ds_width;
+            GLOBAL float *chunk =
+                             row_by_distance(b, by_distance(b, weights, b.p->ds_chunk), q, h, r) + n,
+                         *all = row_by_distance(b, by_distance(b, weights, b.p->ds_by_distance), q,
+                                                h, r)
+                              + n;
+            *all = *all + *chunk;
+            *chunk = 0;
+        }
 }
 /* Gradients of the vectors of the ends, [lo, hi][padded D], from keys that are there for all rows.
  * sums: of the rows of each key, times scale.  By one thread per channel. */

@@ -224,34 +224,63 @@ DEV const GLOBAL float *value_vectors(struct block b, struct gpu_use u, int h)
 {
     return (const GLOBAL float *)(b.at.tables + u.values_at) + h * u.vectors_head;
 }
-/* The final score of a visible pair, or its weight where a stick breaks, by distance. */
+/* Rows store final scores by distance, from which weights follow in the end; or weights, where a
+ * stick breaks or some are dropped. */
+#define STORES_SCORES (!STICK && !DROPOUT)
+
+/* The final score of a visible pair of a run. */
 DEV void store_score(struct block b, const struct span *q, int h, int row, int key, float s)
 {
     const int64_t n = distance_of(b, q, row, key) - b.p->ds_lo;
     if (n >= 0 && n < b.p->ds_width)
         row_by_distance(b, b.p->ds_by_distance, q, h, row)[n] = s;
 }
-/* Weights of a row's keys, [key][stride]; and those of a chunk where it joins all others. */
-DEV void store_weights(struct block b, const SHARED float *p, int stride, const struct span *q,
-                       int h, int row, int key0, int keys)
+/* Positions may repeat: the score of one key with the weight of two. */
+DEV float join_score(float a, float b)
 {
-    for (int k = 0; k < keys; k++) store_score(b, q, h, row, key0 + k, p[k * stride]);
+    const float most = max_(a, b), least = a < b ? a : b;
+    return least == -INFINITY ? most : most + (float)log_(1 + (double)exp_(least - most));
 }
-DEV void join_weights(struct block b, const struct span *q, int h, int row, int key, int end,
-                      float c)
+/* Scores of a row's keys, [key][stride]. */
+DEV void join_scores(struct block b, const SHARED float *s, int stride, const struct span *q, int h,
+                     int row, int key0, int keys)
 {
     GLOBAL float *x = row_by_distance(b, b.p->ds_by_distance, q, h, row);
-    for (; key < end; key++) {
-        const int64_t n = distance_of(b, q, row, key) - b.p->ds_lo;
-        if (n >= 0 && n < b.p->ds_width) x[n] = fma_(x[n], c, 0.0f);
+    for (int k = 0; k < keys; k++) {
+        const int64_t n = distance_of(b, q, row, key0 + k) - b.p->ds_lo;
+        if (n >= 0 && n < b.p->ds_width) x[n] = join_score(x[n], s[k * stride]);
+    }
+}
+/* Weights of a row's keys, [key][stride]: those of the chunk so far fade by alpha. */
+DEV void store_weights(struct block b, const SHARED float *p, int stride, const struct span *q,
+                       int h, int row, int key0, int keys, float alpha)
+{
+    GLOBAL float *x = row_by_distance(b, b.p->ds_chunk, q, h, row);
+    for (int n = 0; n < b.p->ds_width && alpha != 1; n++) x[n] = x[n] * alpha;
+    for (int k = 0; k < keys; k++) {
+        const int64_t n = distance_of(b, q, row, key0 + k) - b.p->ds_lo;
+        if (n >= 0 && n < b.p->ds_width)
+            x[n] = q->run ? p[k * stride] : x[n] + p[k * stride];
+    }
+}
+/* A chunk joins all others. */
+DEV void join_weights(struct block b, const struct span *q, int h, int row, float a, float c)
+{
+    GLOBAL float *chunk = row_by_distance(b, b.p->ds_chunk, q, h, row),
+                 *all = row_by_distance(b, b.p->ds_by_distance, q, h, row);
+    for (int n = 0; n < b.p->ds_width; n++) {
+        all[n] = fma_(chunk[n], c, all[n] * a);
+        chunk[n] = 0;
     }
 }
 /* A row begins: no scores or weights, no sums. */
 DEV void open_values(struct block b, const struct span *q, int h, int row0, int rows, int tid)
 {
-    for (int i = tid; i < rows * b.p->ds_width; i += THREADS)
-        row_by_distance(b, b.p->ds_by_distance, q, h, row0 + i / b.p->ds_width)
-            [i % b.p->ds_width] = STICK ? 0.0f : -INFINITY;
+    for (int i = tid; i < rows * b.p->ds_width; i += THREADS) {
+        const int r = row0 + i / b.p->ds_width, n = i % b.p->ds_width;
+        row_by_distance(b, b.p->ds_by_distance, q, h, r)[n] = STORES_SCORES ? -INFINITY : 0.0f;
+        if (!STORES_SCORES) row_by_distance(b, b.p->ds_chunk, q, h, r)[n] = 0;
+    }
     for (int u = 0; u < USES; u++)
         for (int i = tid; HAS_VALUES(u) && i < 4 * rows; i += THREADS)
             *row_sum_at(b, USE(u).by_row + i % 4 / 2, i % 2, q, h, row0 + i / 4) = 0;
