@@ -316,11 +316,36 @@ static loci_status turn_outputs(const struct gpu_call *g, enum pass pass)
                                    .back = back,
                                    .plain = true });
 }
+/* Factors of rows that see what a mask leaves.  u: the use among those of the kernels, if it is not
+ * folded into rows of q. */
+static loci_status count_keys(const struct gpu_call *g, int x, int u)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const int e = p->use[x].enc;
+    struct params k = g->params;
+    k.where = g->counts[x];
+    if (!factor_folds(p, x)) {
+        k.q_factor = g->use[u].table;
+        k.factor_rows = g->backward ? g->use[u].rows : -1;
+    }
+    k.pairs =
+        factor_learned(p, e) ? (const char *)c->table[e] - (const char *)c->table[0] + ALIGN : -1;
+    k.vector_rows = g->backward ? TILE_ROWS : k.rows;
+    return run(g, PASS_VECTORS, "count_keys", (int64_t)k.tiles * p->heads,
+               COUNTED_ROWS * loci_gpu_threads(g->plan, PASS_VECTORS), &g->arrays, &k);
+}
 static loci_status upload_lists(const struct gpu_call *g)
 {
     const struct loci_gpu *gpu = g->plan->gpu;
-    return gpu->backend->copy(gpu->state, g->at.lists, g->lists, g->list_bytes, TO_DEVICE,
-                              g->in.error);
+    TRY(gpu->backend->copy(gpu->state, g->at.lists, g->lists, g->list_bytes, TO_DEVICE,
+                           g->in.error));
+    for (int x = 0, u; x < g->call.plan->uses; x++) {
+        if (!loci_gpu_counts(g, x)) continue;
+        for (u = 0; u < g->params.uses && g->plan_use[u] != x;) u++;
+        TRY(count_keys(g, x, u));
+    }
+    return LOCI_OK;
 }
 /* Programs differ by whether they have the kernels for gates and for gradients of inputs. */
 static enum pass pass_of(const struct gpu_call *g)

@@ -167,6 +167,8 @@ static size_t lay_out_lists(struct gpu_call *g)
         if (g->use[u].term == GPU_FACTOR) LIST(g->use[u].rows, B * (size_t)p->heads * Lq, double);
     k->factor_rows = -1;
     for (int x = 0; x < p->uses; x++)
+        if (loci_gpu_counts(g, x)) LIST(g->counts[x], Lk + 1, double);
+    for (int x = 0; x < p->uses; x++)
         if (p->use[x].term == TERM_factor && factor_folds(p, x)) {
             LIST(k->q_factor, B * (size_t)p->heads * Lq, float);
             if (g->backward) LIST(k->factor_rows, B * (size_t)p->heads * Lq, double);
@@ -404,12 +406,25 @@ static void fill_places(struct gpu_call *g, bool query, int64_t at)
             for (ptrdiff_t i = 0; i < (query ? rows : listed_keys(c, b)); i++)
                 x[i] = query ? coord_q(c, b, axis, i) : coord_k(c, b, axis, i);
 }
-/* Factors of rows as src/terms/factor.c finds them; backward also what they are made of. */
+bool loci_gpu_counts(const struct gpu_call *g, int x)
+{
+    const struct loci_plan *p = g->plan->plan;
+    return p->use[x].term == TERM_factor && g->in.mask_kind
+        && loci_factor_counts(p, p->use[x].enc) == COUNT_KEYS;
+}
+/* Factors of rows as src/terms/factor.c finds them; backward also what they are made of.  Or, where
+ * the device counts keys, what a count makes. */
 static void fill_factors(const struct gpu_call *g, int x, int64_t at, int64_t numbers)
 {
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
     const int e = p->use[x].enc;
+    if (loci_gpu_counts(g, x)) {
+        double *by_count = (double *)(g->lists + g->counts[x]);
+        for (ptrdiff_t n = 0; n <= c->Lk; n++)
+            by_count[n] = p->enc[e].pe->row_number(&p->enc[e], n < 1 ? 1 : (double)n);
+        return;
+    }
     const float *table = c->table[e];
     const double *rows = c->mem.scratch[e];
     float *to = (float *)(g->lists + at);
@@ -1313,10 +1328,6 @@ static loci_status check_call(const struct loci_plan *p, const loci_call *in, lo
           in->q_len, in->k_len);
     CHECK(e, !in->pages || p->keys_rotated || p->rotate < 0 || p->use[p->rotate].term != TERM_polar,
           LOCI_UNSUPPORTED, "pages do not run on a GPU with pope: pages must be NULL");
-    for (int x = 0; x < p->uses; x++)
-        CHECK(e, p->use[x].term != TERM_factor || !in->mask_kind, LOCI_UNSUPPORTED,
-              "%s counts the keys that a row sees, which a mask in memory of a GPU does not tell",
-              p->enc[p->use[x].enc].pe->name);
     return LOCI_OK;
 }
 /* Do rows sum what keys between a key and their newest one do? */
@@ -1504,8 +1515,10 @@ static loci_status open_on_host(struct gpu_call *g, const loci_gpu_tables *table
         TRY(loci_check_results(&g->call, grad));
         loci_want(&g->call, g->learned);
     }
+    bool counted[MAX_ENCODINGS] = { false };
+    for (int x = 0; x < p->uses; x++) counted[p->use[x].enc] |= loci_gpu_counts(g, x);
     for (int enc = 0; enc < p->encs; enc++)
-        if (!loci_gpu_has_inputs(p, enc)) loci_begin_encoding(&g->call, enc);
+        if (!loci_gpu_has_inputs(p, enc) && !counted[enc]) loci_begin_encoding(&g->call, enc);
     return check_sequences(&g->call, g->in.error);
 }
 loci_status loci_gpu_open_call(struct gpu_call *g, const loci_gpu_plan *plan,

@@ -71,6 +71,8 @@ struct gpu_call {
     /* In `lists`: places of rows and keys for rotations, and which keys and rows are in a sequence;
      * below 0: all. */
     int64_t q_where, k_where, used, used_rows; /* places of several forms, one after the other */
+    /* Uses of factors that the device counts: numbers by count. */
+    int64_t counts[MAX_USES];
     /* Memory of the device, in the workspace; NULL: not needed. */
     struct {
         char *lists, *q, *k, *delta, *dq, *dk, *dv, *sums, *parts, *totals, *apart;
@@ -93,6 +95,8 @@ struct gpu_call {
     void *learned[MAX_TENSORS], *inputs[GPU_INPUTS];
 };
 
+/* Does the device count the keys that rows see, for use x?  It has the mask. */
+bool loci_gpu_counts(const struct gpu_call *, int x);
 /* plan.c: does the plan run, and which uses are which of the kernels' terms? */
 loci_status loci_gpu_check_plan(const struct loci_plan *, const struct device_facts *,
                                 loci_error *);

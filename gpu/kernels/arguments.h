@@ -20,6 +20,7 @@ enum { THREADS = 128 };
     K(forward)                                                                                     \
     K(vector_numbers)                                                                              \
     K(roll_numbers)                                                                                \
+    K(count_keys)                                                                                  \
     K(decode_scores)                                                                               \
     K(decode_values)                                                                               \
     K(decode_join)                                                                                 \
@@ -68,7 +69,7 @@ enum { THREADS = 128 };
 #define BACKWARD_KERNELS(K)                                                                        \
     K(rotate_rows) K(row_sums) K(backward_keys) K(backward_rows) K(add_parts)
 #define DECODE_KERNELS(K) K(rotate_rows) K(decode_scores) K(decode_values) K(decode_join)
-#define VECTOR_KERNELS(K) K(vector_numbers) K(roll_numbers)
+#define VECTOR_KERNELS(K) K(vector_numbers) K(roll_numbers) K(count_keys)
 #define VECTOR_BACK_KERNELS(K)                                                                     \
     K(finish_row_vectors) K(row_vector_totals) K(key_vector_totals) K(roll_rows) K(roll_parts)     \
     K(roll_totals)

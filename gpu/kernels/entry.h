@@ -5,6 +5,7 @@
 #define LOCI_GPU_KERNELS_ENTRY_H
 
 #include "kernels/backward.h"
+#include "kernels/counts.h"
 #include "kernels/decode.h"
 #include "kernels/mix_back.h"
 #include "kernels/polar.h"

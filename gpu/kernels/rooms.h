@@ -7,6 +7,8 @@
 
 /* Keys of a tile, rows of a tile in the backward pass, rows that are rotated together. */
 enum { KEYS = 64, TILE_ROWS = 64, ROTATED_ROWS = 16, VECTOR_ROWS = 16 };
+/* Rows whose keys the threads of a group count together. */
+enum { COUNTED_ROWS = 16 };
 /* The probes: PROBE_ROUNDS * PROBE_CHAINS multiply-adds, and PROBE_COPIES * 16 bytes a thread. */
 enum { PROBE_ROUNDS = 1024, PROBE_CHAINS = 16, PROBE_COPIES = 16 };
 

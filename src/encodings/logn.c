@@ -40,19 +40,6 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_factor, biased ? GROUP_ADD : GROUP_CAP);
 }
 
-static enum factor_count count_of(const struct call *c, int enc)
-{
-    return (enum factor_count)c->plan->enc[enc].opt[COUNT];
-}
-static loci_status accept(const struct call *c, int enc)
-{
-    return loci_factor_accept(c, enc, count_of(c, enc));
-}
-static size_t scratch(const struct call *c, int enc)
-{
-    (void)enc;
-    return factor_scratch(c);
-}
 static double number(const struct config *c, double n)
 {
     const double length = c->opt[LENGTH];
@@ -60,7 +47,6 @@ static double number(const struct config *c, double n)
     return c->opt[RULE] == RATIO ? plain_log(n) / plain_log(length)
                                  : 1 + c->opt[BETA] * plain_log(n / length);
 }
-static void begin(struct call *c, int enc) { loci_factor_fill(c, enc, count_of(c, enc), number); }
 
 const struct loci_pe loci_pe_logn = {
     .name = "logn",
@@ -73,7 +59,9 @@ const struct loci_pe loci_pe_logn = {
     .opts = opts,
     .check = check,
     .terms = terms,
-    .accept = accept,
-    .scratch = scratch,
-    .begin = begin,
+    .accept = loci_factor_accept,
+    .scratch = loci_factor_scratch,
+    .begin = loci_factor_begin,
+    .row_number = number,
+    .count_option = COUNT,
 };

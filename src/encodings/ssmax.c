@@ -58,25 +58,11 @@ static void fold(const struct prep *p)
     }
 }
 
-static enum factor_count count_of(const struct call *c, int enc)
-{
-    return (enum factor_count)c->plan->enc[enc].opt[COUNT];
-}
-static loci_status accept(const struct call *c, int enc)
-{
-    return loci_factor_accept(c, enc, count_of(c, enc));
-}
-static size_t scratch(const struct call *c, int enc)
-{
-    (void)enc;
-    return factor_scratch(c);
-}
 static double number(const struct config *c, double n)
 {
     (void)c;
     return plain_log(n);
 }
-static void begin(struct call *c, int enc) { loci_factor_fill(c, enc, count_of(c, enc), number); }
 
 const struct loci_pe loci_pe_ssmax = {
     .name = "ssmax",
@@ -92,7 +78,9 @@ const struct loci_pe loci_pe_ssmax = {
     .size = size,
     .prepare = prepare,
     .fold = fold,
-    .accept = accept,
-    .scratch = scratch,
-    .begin = begin,
+    .accept = loci_factor_accept,
+    .scratch = loci_factor_scratch,
+    .begin = loci_factor_begin,
+    .row_number = number,
+    .count_option = COUNT,
 };

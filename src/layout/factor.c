@@ -45,29 +45,41 @@ static double count_listed(const struct call *c, const struct sequence *q, int h
     return (double)n;
 }
 
-void loci_factor_fill(const struct call *c, int enc, enum factor_count count,
-                      double (*number)(const struct config *, double n))
+enum factor_count loci_factor_counts(const struct loci_plan *p, int enc)
 {
-    double *to = c->mem.scratch[enc];
-    const int heads = factor_each(c) ? c->plan->heads : 1;
-    for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
-        const struct sequence *q = &c->seqs.list[s];
-        for (int h = 0; h < heads; h++)
-            for (ptrdiff_t row = 0; row < q->nq; row++) {
-                const double n = count == COUNT_POSITION ? (double)pos_q(c, q->b, q->q0 + row) + 1
-                               : sees_intervals(c, q)    ? count_run(c->plan, q, row)
-                                                         : count_listed(c, q, h, row);
-                to[factor_row(c, q->b, h, q->q0 + row)] = number(&c->plan->enc[enc], n < 1 ? 1 : n);
-            }
-    }
+    return (enum factor_count)p->enc[enc].opt[p->enc[enc].pe->count_option];
 }
-
-loci_status loci_factor_accept(const struct call *c, int enc, enum factor_count count)
+loci_status loci_factor_accept(const struct call *c, int enc)
 {
-    CHECK(c->in->error, count == COUNT_POSITION || !c->stream.here || !c->where.k_pos,
+    CHECK(c->in->error,
+          loci_factor_counts(c->plan, enc) == COUNT_POSITION || !c->stream.here || !c->where.k_pos,
           LOCI_UNSUPPORTED,
           "%s: decode over several processes cannot count keys at given positions, because each "
           "process knows only its own; omit k_pos, or set count=position",
           c->plan->enc[enc].pe->name);
     return LOCI_OK;
+}
+size_t loci_factor_scratch(const struct call *c, int enc)
+{
+    const int heads = c->in->mask_kind ? c->plan->heads : 1;
+    (void)enc;
+    return (size_t)c->B * (size_t)heads * (size_t)c->Lq * sizeof(double);
+}
+void loci_factor_begin(struct call *c, int enc)
+{
+    const struct config *config = &c->plan->enc[enc];
+    const bool position = loci_factor_counts(c->plan, enc) == COUNT_POSITION;
+    const int heads = factor_each(c) ? c->plan->heads : 1;
+    double *to = c->mem.scratch[enc];
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
+        const struct sequence *q = &c->seqs.list[s];
+        for (int h = 0; h < heads; h++)
+            for (ptrdiff_t row = 0; row < q->nq; row++) {
+                const double n = position             ? (double)pos_q(c, q->b, q->q0 + row) + 1
+                               : sees_intervals(c, q) ? count_run(c->plan, q, row)
+                                                      : count_listed(c, q, h, row);
+                to[factor_row(c, q->b, h, q->q0 + row)] =
+                    config->pe->row_number(config, n < 1 ? 1 : n);
+            }
+    }
 }

@@ -35,18 +35,15 @@ static inline ptrdiff_t factor_row(const struct call *c, ptrdiff_t b, int h, ptr
 {
     return (factor_each(c) ? b * c->plan->heads + h : b) * c->Lq + i;
 }
-static inline size_t factor_scratch(const struct call *c)
-{
-    const int heads = c->in->mask_kind ? c->plan->heads : 1;
-    return (size_t)c->B * (size_t)heads * (size_t)c->Lq * sizeof(double);
-}
 
-/* Fills c of every row with number(config, n), n the number of keys that the row sees or its
- * position + 1, and at least 1. */
-void loci_factor_fill(const struct call *, int enc, enum factor_count,
-                      double (*number)(const struct config *, double n));
-/* Are the positions of all keys known that the rows count? */
-loci_status loci_factor_accept(const struct call *, int enc, enum factor_count);
+/* What rows of this encoding count: keys that they see, or their position + 1. */
+enum factor_count loci_factor_counts(const struct loci_plan *, int enc);
+
+/* Hooks of encodings: c of every row is row_number() of what it counts, and at least 1.  accept():
+ * the positions of all keys must be known that rows count. */
+loci_status loci_factor_accept(const struct call *, int enc);
+size_t loci_factor_scratch(const struct call *, int enc);
+void loci_factor_begin(struct call *, int enc);
 
 /* May the factor be multiplied into the rows of q when they are loaded?  It may if nothing adds to
  * q.k before it, nothing bends the score before it, and no term reads q alone. */

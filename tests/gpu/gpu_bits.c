@@ -34,7 +34,6 @@ static const char *const refusals[] = {
     "in heads wider than 128",
     "must be at most 256 on a GPU",
     "rows see all keys of an interval",
-    "a mask in memory of a GPU does not tell",
 };
 /* on: the device; NULL: a problem of the walk, which may be refused for more. */
 static void leave_out(const char *name, const char *on, const char *why)
