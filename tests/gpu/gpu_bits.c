@@ -28,12 +28,9 @@ static int ran, left_out;
 
 /* What the texts and shapes of this file may be refused for where there is enough memory. */
 static const char *const refusals[] = {
-    "gradients with path",
-    "on a GPU where heads share keys",
-    "together are at most 256",
-    "in heads wider than 128",
-    "must be at most 256 on a GPU",
-    "rows see all keys of an interval",
+    "gradients with path",          "on a GPU where heads share keys",
+    "together are at most 256",     "in heads wider than 128",
+    "must be at most 256 on a GPU", "rows see all keys of an interval",
 };
 /* on: the device; NULL: a problem of the walk, which may be refused for more. */
 static void leave_out(const char *name, const char *on, const char *why)
@@ -300,6 +297,15 @@ static const struct shape
 /* Much is left of sticks where a chunk ends. */
 static const struct shape border = { 1,     2, 1,        16,    16,    20,   4110,
                                      false, 0, LOCI_F32, false, false, false };
+/* Positions repeat: keys that are equally far from a row are in every tile and in both chunks. */
+static const struct shape repeated = { 1,     2, 1,        16,    16,    70,   4200,
+                                       false, 0, LOCI_F32, false, false, false };
+static const char *const of_distances[] = {
+    "shaw:left=9,right=7+alibi",
+    "shaw:left=9,right=7+sba:remainder=value",
+    "shaw:left=9,right=7+cape:hidden=4",
+    "tape+shaw:left=9,right=7",
+};
 static const char *const texts[] = {
     "nope",
     "alibi",
@@ -538,6 +544,12 @@ static int check_shape(const char *text, const struct shape *given, double dropo
         c.q_coord = x;
         c.k_coord = x + plan->axes * s->q_len;
     }
+    int64_t *pos = mem_alloc(&mem, sizeof *pos * (size_t)s->k_len);
+    for (ptrdiff_t i = 0; i < s->k_len; i++) pos[i] = i < 4096 + 40 ? i / 2 % 40 : i / 2 - 2040;
+    if (given == &repeated) {
+        c.k_pos = pos;
+        c.q_pos = pos + s->k_len - s->q_len;
+    }
     const ptrdiff_t range = s->k_len + s->q_len;
     void *tables = mem_alloc(&mem, loci_tables_size(plan, range)),
          *work = mem_alloc(&mem, loci_workspace(plan, &c, 1));
@@ -596,6 +608,9 @@ int main(int argc, char **argv)
             }
     }
     while (device_count > devices_of_all) loci_gpu_close(gpus[--device_count]);
+    for (int k = 0; k < COUNT(of_distances); k++)
+        for (int i = 0; i < 2 && (argc < 2 || strstr(of_distances[k], argv[1])); i++)
+            check_shape(of_distances[k], &repeated, i ? 0.3 : 0, OUT_O);
     for (int k = 0; k < (int)(sizeof texts / sizeof *texts) && !LOCI_SLOW; k++)
         if ((argc < 2 ? given || k % 3 == 0 : strstr(texts[k], argv[1]) != NULL)
             && strstr(texts[k], "sba") && (!few || atoi(few) > 3))
