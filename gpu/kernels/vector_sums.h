@@ -96,11 +96,10 @@ DEV void join_ds(struct block b, const struct span *q, int h, int row0, int rows
     for (int weights = 0; weights <= (b.p->p_by_distance >= 0); weights++)
         for (int i = tid; i < rows * b.p->ds_width; i += THREADS) {
             const int r = row0 + i / b.p->ds_width, n = i % b.p->ds_width;
-            GLOBAL float *chunk =
-                             row_by_distance(b, by_distance(b, weights, b.p->ds_chunk), q, h, r) + n,
-                         *all = row_by_distance(b, by_distance(b, weights, b.p->ds_by_distance), q,
-                                                h, r)
-                              + n;
+            const int64_t from = by_distance(b, weights, b.p->ds_chunk),
+                          to = by_distance(b, weights, b.p->ds_by_distance);
+            GLOBAL float *chunk = row_by_distance(b, from, q, h, r) + n,
+                         *all = row_by_distance(b, to, q, h, r) + n;
             *all = *all + *chunk;
             *chunk = 0;
         }
