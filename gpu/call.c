@@ -52,7 +52,8 @@ static size_t lay_out_host(struct call *c, char *base, bool backward)
         const ptrdiff_t total =
             loci_gpu_by_key(p->use[x].term) || x == p->moves || p->use[x].term == TERM_states
                 ? 0
-                : p->engine->total(c, x);
+                : loci_gpu_total(c, x);
+        c->g.total_count[x] = total;
         if (total) c->g.total[x] = carve_bytes(&a, (size_t)total, sizeof(double));
     }
     for (int i = 0; i < p->tensors.n && backward; i++) {

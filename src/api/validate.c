@@ -146,6 +146,7 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
             const ptrdiff_t total = engine->total(c, x);
             if (!total) continue;
             if (x == p->rotate || x == p->moves) learns = true;
+            c->g.total_count[x] = total;
             c->g.total[x] = carve_bytes(&a, (size_t)total, sizeof(double));
         }
         for (int i = 0; i < p->tensors.n; i++) {
@@ -533,7 +534,7 @@ void loci_want(struct call *c, void *const *out)
         for (int x = 0; x < p->uses; x++) {
             if (p->use[x].enc != e || !c->g.total[x]) continue;
             if (!any && !(x == p->moves && wants_keys(c, out))) c->g.total[x] = NULL;
-            else memset(c->g.total[x], 0, sizeof(double) * (size_t)p->engine->total(c, x));
+            else memset(c->g.total[x], 0, sizeof(double) * (size_t)c->g.total_count[x]);
         }
     }
 }

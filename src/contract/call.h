@@ -60,6 +60,7 @@ struct gradients {
     void *dk_sum, *dv_sum;
     /* sums of a term's parts over all work items, in item order */
     double *total[MAX_USES];
+    ptrdiff_t total_count[MAX_USES];
     double *dtensor[MAX_TENSORS]; /* of tensors, zeroed; NULL if not wanted */
     ptrdiff_t dtensor_count[MAX_TENSORS];
 };
