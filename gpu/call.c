@@ -423,7 +423,7 @@ static void fill_factors(const struct gpu_call *g, int x, int64_t at, int64_t nu
     if (loci_gpu_counts(g, x)) {
         double *by_count = (double *)(g->lists + g->counts[x]);
         for (ptrdiff_t n = 0; n <= c->Lk; n++)
-            by_count[n] = p->enc[e].pe->row_number(&p->enc[e], n < 1 ? 1 : (double)n);
+            by_count[n] = p->enc[e].pe->factor_of_count(&p->enc[e], n < 1 ? 1 : (double)n);
         return;
     }
     const float *table = c->table[e];

@@ -290,9 +290,9 @@ struct loci_pe {
     loci_status (*accept)(const struct call *, int enc);
     size_t (*scratch)(const struct call *, int enc);
     void (*begin)(struct call *, int enc);
-    /* The term `factor`: the number of a row that counts n, at least 1, and the option that says
-     * what is counted (layout/factor.h). */
-    double (*row_number)(const struct config *, double n);
+    /* The term `factor`: c of a row that counts n, at least 1, and the option that says what is
+     * counted (layout/factor.h). */
+    double (*factor_of_count)(const struct config *, double n);
     int count_option;
     /* After the backward pass: gradients of inputs by key, then all other gradients. */
     void (*end_keys)(struct call *, int enc), (*end)(struct call *, int enc);

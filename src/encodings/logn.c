@@ -62,6 +62,6 @@ const struct loci_pe loci_pe_logn = {
     .accept = loci_factor_accept,
     .scratch = loci_factor_scratch,
     .begin = loci_factor_begin,
-    .row_number = number,
+    .factor_of_count = number,
     .count_option = COUNT,
 };

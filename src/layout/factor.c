@@ -79,7 +79,7 @@ void loci_factor_begin(struct call *c, int enc)
                                : sees_intervals(c, q) ? count_run(c->plan, q, row)
                                                       : count_listed(c, q, h, row);
                 to[factor_row(c, q->b, h, q->q0 + row)] =
-                    config->pe->row_number(config, n < 1 ? 1 : n);
+                    config->pe->factor_of_count(config, n < 1 ? 1 : n);
             }
     }
 }

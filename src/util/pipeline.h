@@ -4,11 +4,11 @@
  * An item has units, and each unit passes the same stages.  A unit enters a stage after the unit
  * before it has passed that stage.  So whatever the units add to in a stage is added in the order
  * of the units.  The job that owns an item begins a pipeline.  Jobs that have no item left join it.
- * All of them draw its units, in order.
+ * All of them fetch its units, in order.
  *
- * No job waits forever.  A unit waits only for earlier units, which are drawn by jobs that run.
- * A job that has not begun owns no item and has drawn no unit, so a host may run the jobs one by
- * one. */
+ * No job waits forever.  A unit waits only for earlier units, which jobs that run have
+ * fetched.  A job that has not begun owns no item and has no unit, so a host may run the jobs one
+ * by one. */
 #ifndef LOCI_UTIL_PIPELINE_H
 #define LOCI_UTIL_PIPELINE_H
 
@@ -25,7 +25,7 @@ enum { PIPELINE_JOBS = 16, LEAST_UNITS = 4, STAGES = 1 << 16, LAST_STAGE = STAGE
 struct pipeline {
     /* private */
     ptrdiff_t units;
-    atomic_llong next; /* the first unit that is not drawn */
+    atomic_llong next; /* the first unit that no job has */
     /* by unit % PIPELINE_JOBS: unit * STAGES, and the stages that it and all before have passed */
     atomic_llong passed[PIPELINE_JOBS];
     int helpers; /* with the lock */
@@ -34,7 +34,8 @@ struct pipeline {
 
 /* The pipelines of all jobs of a pass. */
 struct pipelines {
-    struct lock lock; /* woken when a pipeline begins or a job leaves */
+    /* woken when a pipeline begins, a unit passes a stage, a job retires or leaves, or all stop */
+    struct lock lock;
     struct pipeline *first;
     int owners;         /* jobs that may still begin a pipeline */
     atomic_uint events; /* pipelines begun and owners retired, for jobs that poll */
@@ -58,7 +59,7 @@ void loci_pipeline_end(struct pipelines *, struct pipeline *);
 struct pipeline *loci_pipeline_join(struct pipelines *);
 void loci_pipeline_leave(struct pipelines *, struct pipeline *);
 
-/* Draws a unit; -1: none is left. */
+/* The next unit, for the job that asks; -1: none is left. */
 ptrdiff_t loci_pipeline_next(struct pipeline *);
 /* Waits until the unit may enter a stage.  False: stopped. */
 bool loci_pipeline_wait(struct pipelines *, struct pipeline *, ptrdiff_t unit, int stage);

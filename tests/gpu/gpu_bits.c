@@ -7,8 +7,8 @@
  * shape every tenth, and one gradient at a time every sixth.  $LOCI_DEVICES names other devices,
  * "cuda:0 host host:1", and tries all texts.  $LOCI_WALK takes the whole walk, not its small
  * problems alone; $LOCI_SHAPES=n only the first n shapes; $LOCI_PART=i/n every n-th problem, from
- * the i-th one on.  The argument, if there is one, is a text: only its problems are tried.
- * scripts/gpu runs all of it.
+ * the i-th one on.  $LOCI_LEFT_OUT prints why problems do not run.  The argument, if there is one,
+ * is a text: only its problems are tried.  scripts/gpu runs all of it.
  */
 #define _XOPEN_SOURCE 600 /* putenv() */
 #include <math.h>
