@@ -39,8 +39,8 @@ static inline ptrdiff_t factor_row(const struct call *c, ptrdiff_t b, int h, ptr
 /* What rows of this encoding count: keys that they see, or their position + 1. */
 enum factor_count loci_factor_counts(const struct loci_plan *, int enc);
 
-/* Hooks of encodings: c of every row is factor_of_count() of what it counts, and at least 1.  accept():
- * the positions of all keys must be known that rows count. */
+/* Hooks of encodings: c of every row is factor_of_count() of what it counts, and at least 1.
+ * accept(): the positions of all keys must be known that rows count. */
 loci_status loci_factor_accept(const struct call *, int enc);
 size_t loci_factor_scratch(const struct call *, int enc);
 void loci_factor_begin(struct call *, int enc);
