@@ -364,8 +364,16 @@ static loci_status sum_gates(const struct gpu_call *g, enum pass pass)
         TRY(run(g, pass, "stage_keys", (int64_t)p->ktiles * p->heads, 0, &g->arrays, p));
         TRY(run(g, pass, "walk_rows", (int64_t)p->tiles * p->heads, 0, &g->arrays, p));
     }
-    if (p->gates < 0) return LOCI_OK;
-    return run(g, pass, "sum_gates", (int64_t)p->sequences * p->heads, 0, &g->arrays, p);
+    for (int u = 0; u < p->uses; u++) {
+        struct params k = *p;
+        if (g->use[u].term != GPU_GATE) continue;
+        k.vector_use = u;
+        k.vector_rows = g->backward ? TILE_ROWS : p->rows;
+        TRY(run(g, pass, "sum_gates", (int64_t)p->sequences * p->heads, 0, &g->arrays, &k));
+        if (p->listed)
+            TRY(run(g, pass, "sum_seen_gates", (int64_t)p->tiles * p->heads, 0, &g->arrays, &k));
+    }
+    return LOCI_OK;
 }
 /* What rows read that keys reflect: of tiles, then of larger nodes. */
 static loci_status reflect_keys(const struct gpu_call *g, enum pass pass)

@@ -707,8 +707,10 @@ static void list_terms(struct gpu_call *g, const void *tables)
                 use.a = (float)cap;
                 use.b = (float)(1 / cap);
             }
-            if (use.term == GPU_GATE)
+            if (use.term == GPU_GATE) {
                 use.key_input = loci_gpu_input_number(p, p->use[x].enc, GATE_LOG_F);
+                use.tiles = (int32_t)tiles(c->Lk, KEYS);
+            }
             if (use.term == GPU_SLOPES) {
                 const struct slopes *s = layout_of(p, x);
                 if (s->key >= 0) use.key_input = loci_gpu_input_number(p, p->use[x].enc, s->key);
@@ -945,6 +947,14 @@ static void lay_out_mix(struct gpu_call *g, struct arena *a)
                 sizeof(float)
                     * (heads * (size_t)(4 * m->padded + 16) + (size_t)(MIX_SPREAD * m->padded)));
 }
+/* Rows that may not see intervals, of all heads: each sums the gates that it sees. */
+static size_t seen_gates(const struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const loci_call *in = &g->in;
+    const bool may = in->q_pos || in->q_seg || in->mask_kind || in->k_first;
+    return may ? (size_t)(c->B * c->Lq) * (size_t)c->plan->heads : 0;
+}
 /* Sums by key and by row, then those of gates. */
 static size_t lay_out_apart(struct gpu_call *g)
 {
@@ -966,6 +976,12 @@ static size_t lay_out_apart(struct gpu_call *g)
             carve_bytes(&a, keys / (size_t)c->plan->group * (size_t)c->plan->dim, sizeof(double));
         }
     }
+    for (int u = 0; u < k->uses && g->backward; u++) {
+        struct gpu_use *use = &g->use[u];
+        if (use->term != GPU_GATE) continue;
+        use->gate_sums = (int64_t)a.used;
+        carve_bytes(&a, seen_gates(g) * (size_t)(use->tiles + 1), sizeof(double));
+    }
     if (c->plan->weight >= 0 && g->backward) {
         g->stick.numbers = (int64_t)a.used;
         carve_bytes(&a, rows * (size_t)(2 * g->stick.tiles + g->stick.chunks), sizeof(float));
@@ -981,10 +997,13 @@ static size_t lay_out_apart(struct gpu_call *g)
                     (size_t)k->rotation_count * sizeof(float));
     }
     for (int u = 0; u < k->uses; u++) {
-        if (g->use[u].term != GPU_GATE) continue;
+        struct gpu_use *use = &g->use[u];
+        if (use->term != GPU_GATE) continue;
         k->gates = (int64_t)a.used;
         carve_bytes(&a, 2 * keys + 2 * heads * loci_most_ktiles(c), sizeof(double));
         carve_bytes(&a, keys, sizeof(float));
+        use->carries = (int64_t)a.used;
+        carve_bytes(&a, seen_gates(g) * (size_t)(use->tiles + 1), 3 * sizeof(double));
     }
     return a.full ? SIZE_MAX : a.used;
 }
@@ -1334,7 +1353,7 @@ static loci_status check_call(const struct loci_plan *p, const loci_call *in, lo
 /* Do rows sum what keys between a key and their newest one do? */
 static bool needs_intervals(enum term_id id)
 {
-    return id == TERM_gate || id == TERM_channel_gates || id == TERM_reflect;
+    return id == TERM_channel_gates || id == TERM_reflect;
 }
 /* Rows of gates must see intervals of keys, and what keys' vectors learn wants consecutive
  * positions; this is known when sequences are. */

@@ -29,6 +29,7 @@ enum { THREADS = 128 };
     K(backward_rows)                                                                               \
     K(add_parts)                                                                                   \
     K(sum_gates)                                                                                   \
+    K(sum_seen_gates)                                                                              \
     K(stage_keys)                                                                                  \
     K(walk_rows)                                                                                   \
     K(unstage_keys)                                                                                \
@@ -76,10 +77,11 @@ enum { THREADS = 128 };
 /* The same for plans with gates, polar rows or rows that fade, and with gradients of numbers that
  * come with the call, of factors or of frequencies. */
 #define FORWARD_GATE_KERNELS(K)                                                                    \
-    FORWARD_KERNELS(K) K(sum_gates) K(polar_rows) K(fade_keys) K(stage_keys) K(walk_rows)          \
-    K(reflect_tiles) K(reflect_nodes) K(mix_pairs) K(state_rows)
+    FORWARD_KERNELS(K) K(sum_gates) K(sum_seen_gates) K(polar_rows) K(fade_keys) K(stage_keys)     \
+    K(walk_rows) K(reflect_tiles) K(reflect_nodes) K(mix_pairs) K(state_rows)
 #define BACKWARD_INPUT_KERNELS(K)                                                                  \
-    BACKWARD_KERNELS(K) K(sum_gates) K(backward_inputs) K(store_inputs) K(finish_factors)          \
+    BACKWARD_KERNELS(K) K(sum_gates) K(sum_seen_gates) K(backward_inputs) K(store_inputs)          \
+    K(finish_factors)                                                                              \
     K(query_frequencies) K(key_frequencies) K(add_frequencies) K(place_gradients)             \
     K(polar_rows) K(key_phases) K(fade_keys) K(heir_values) K(stage_keys) K(walk_rows)             \
     K(unstage_keys) K(grade_rows) K(unmix_pairs) K(add_mixed) K(state_rows)            \
@@ -191,7 +193,8 @@ struct gpu_use {
     int32_t columns, width;
     int32_t ends_lo, ends_hi; /* distances that rows can meet; backward */
     /* scan: what rows carry, in `apart`; sums by position of the chunk and of all, in `vectors`; b:
-     * the factor of products, a: of gates. */
+     * the factor of products, a: of gates.  gates where rows do not see intervals: carries are
+     * those of kernels/gates.h, and gate_sums ds before each tile. */
     int64_t carries, by_chunk, by_all;
     int32_t tiles, gates; /* gates: what queries are multiplied by for the gates */
     /* channel gates: byte offsets in `apart`.  Staged keys, [B][H][k_len][dim], factors of tiles,

@@ -253,8 +253,13 @@ DEV void backward_inputs(struct block b)
                 END
                 PHASE(tid)
                     if (tid < keys && USE(u).by_key >= 0) {
-                        float sum = part[u * KEYS + tid] - sum_of_key(b.room + at.g + tid);
-                        if (USE(u).term == GPU_GATE)
+                        const int gate = USE(u).term == GPU_GATE;
+                        float sum = part[u * KEYS + tid];
+                        if (gate && !sees_interval(b, &q))
+                            sum = sum
+                                + ds_of_older(b, u, &q, h, row0, rows, key0, tid, b.room + at.g);
+                        else sum = sum - sum_of_key(b.room + at.g + tid);
+                        if (gate && sees_interval(b, &q))
                             sum = newest_rows(b, &q, h, u, row0, rows, key0 + tid, sum);
                         part[u * KEYS + tid] = sum;
                     }
@@ -342,7 +347,7 @@ DEV void store_inputs(struct block b)
             if (use.by_key >= 0) {
                 GLOBAL float *to = input_gradient(b, use.key_input, list, b.p->k_len);
                 const GLOBAL double *sums = key_sums(b, u, &q, h);
-                if (use.term == GPU_GATE) {
+                if (use.term == GPU_GATE && sees_interval(b, &q)) {
                     if (tid == 0) store_gates(b, &q, sums, to);
                 } else {
                     for (int j = tid; j < q.nk; j += THREADS) to[q.k0 + j] = (float)sums[j];

@@ -203,11 +203,18 @@ DEV void add_row_sums(struct block b, const SHARED float *ds, SHARED float *x, c
                       GLOBAL float *part, int h, int u, int row0, int rows, int key0, int keys,
                       int on)
 {
-    const int term = USE(u).term, pieces = on && term == GPU_PIECES;
+    const int term = USE(u).term, pieces = on && term == GPU_PIECES,
+              seen = on && term == GPU_GATE && !sees_interval(b, q);
     PHASE(tid)
         if (pieces && !q->run && tid == 0)
             add_pieces_apart(b, ds, q, part, h, u, row0, rows, key0, keys);
-        if (on && !pieces && tid < rows) {
+        if (seen && tid < rows) {
+            GLOBAL double *before = ds_before(b, u, q, h, row0 + tid, key0 / KEYS);
+            double sum = *before;
+            for (int k = 0; k < keys; k++) sum += (double)ds[k * TILE_ROWS + tid];
+            before[b.p->q_len] = sum;
+        }
+        if (on && !pieces && !seen && tid < rows) {
             GLOBAL float *chunk = row_sum_at(b, USE(u).by_row, 0, q, h, row0 + tid);
             /* factor: one sum through all tiles of the chunk */
             float sum = term == GPU_FACTOR ? *chunk : 0.0f;

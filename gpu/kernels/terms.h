@@ -199,7 +199,7 @@ DEV float score_after(struct block b, struct term_state *state, const struct spa
 {
     if (TERM_OF(u) == GPU_SLOPES) return add_slope(b, u, q, h, row, key, d, s);
     if (TERM_OF(u) == GPU_PIECES) return add_piece(b, u, &state[u], q, row, d, s);
-    if (TERM_OF(u) == GPU_GATE) return s + gate_between(b, q, h, row, key);
+    if (TERM_OF(u) == GPU_GATE) return s + gate_between(b, u, q, h, row, key);
     const float f = number_of(b, u, TERM_OF(u), q, h, row, key, d);
     return term_score(TERM_OF(u), MULTIPLIES(u), state[u], s, d, f);
 }
