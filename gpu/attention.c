@@ -488,14 +488,18 @@ static loci_status decode(struct gpu_call *g)
     p->part_tiles = each < 1 ? 1 : each > 8 ? 8 : (int32_t)each;
     const int64_t groups = tiles(seen, p->part_tiles) * sides;
     const int floats = decode_room(p->lanes, p->dim, p->value_dim).size;
+    /* the kernels that come before decode's, if it has them not itself */
+    const enum pass pass = pass_of(g) == PASS_FORWARD_GATES ? PASS_FORWARD_GATES : PASS_DECODE;
     TRY(upload_lists(g));
-    TRY(rotate_inputs(g, PASS_DECODE));
+    TRY(rotate_inputs(g, pass));
     TRY(multiply_vectors(g));
+    TRY(sum_gates(g, pass));
     TRY(run(g, PASS_DECODE, "decode_scores", groups, floats, &g->arrays, p));
     TRY(run(g, PASS_DECODE, "decode_values", groups, floats, &g->arrays, p));
-    return run(g, PASS_DECODE, "decode_join",
-               (int64_t)p->sequences * p->q_len * p->heads * tiles(p->value_dim, JOIN_WIDTH),
-               join_room().size, &g->arrays, p);
+    TRY(run(g, PASS_DECODE, "decode_join",
+            (int64_t)p->sequences * p->q_len * p->heads * tiles(p->value_dim, JOIN_WIDTH),
+            join_room().size, &g->arrays, p));
+    return turn_outputs(g, pass);
 }
 /* A strip of the rows of a call whose heads mix, whose scores `forward` makes, or takes. */
 static struct gpu_call strip_of(const struct gpu_call *g, int i, bool takes)

@@ -852,14 +852,10 @@ static bool decodes(const struct gpu_call *g)
     if (g->backward || g->in.q_starts || g->in.q_seg) return false;
     if (c->Lq > DECODE_ROWS || lanes > DECODE_LANES || !c->Lq || !c->Lk) return false;
     if (wanted && strcmp(wanted, "never") == 0) return false;
-    if (p->states || p->turns_values || p->score_dim != p->dim || p->row_forms > 1 || p->weight >= 0
-        || p->moves >= 0 || p->mix >= 0)
-        return false;
+    if (p->states || p->weight >= 0 || p->moves >= 0 || p->mix >= 0) return false;
     for (int x = 0; x < p->uses; x++)
-        if (p->use[x].term == TERM_gate || p->use[x].term == TERM_polar
-            || p->use[x].term == TERM_scan
-            || (p->use[x].term == TERM_band_q && ((const struct vectors *)layout_of(p, x))->values)
-            || p->use[x].term == TERM_fading_pairs)
+        if (p->use[x].term == TERM_scan
+            || (p->use[x].term == TERM_band_q && ((const struct vectors *)layout_of(p, x))->values))
             return false;
     if (!wanted && c->Lk < DECODE_KEYS) return false;
     const struct decode_room room = decode_room(MOST_LANES, p->score_dim, p->value_dim);

@@ -93,14 +93,30 @@ DEV int keys_of_tile(const struct decode_part *d, int tile)
 
 /* ---- Scores ---------------------------------------------------------------------------------- */
 
-/* Row of q of a lane, times the scale and its factor. */
-DEV float decode_query(struct block b, const struct span *q, int h, int row, int d)
+/* Number d of a row of q, times the scale and its factor, as it meets keys of a tile, in the form of
+ * a class. */
+DEV float decode_query(struct block b, const struct span *q, int h, int row, int tile, int class_,
+                       int d)
 {
+    if (FADES) return faded_query(b, q, h, row, tile, d, b.p->scale, b.p->q_factor);
+    if (FORMS > 1) return form_of_row(b, q, h, row, class_, d, b.p->scale, b.p->q_factor);
     return query_number(b, q, h, row, d, b.p->scale, b.p->q_factor);
 }
-/* Scores of the lanes first .. first + LANES / 2 - 1 with key k of the tile in shared memory. */
+DEV void load_queries(struct block b, struct decode_room at, const struct decode_part *part, int tile,
+                    int class_, int tid)
+{
+    for (int i = tid; i < LANES * FOURS(DIM); i += THREADS) {
+        const int lane = i / FOURS(DIM), d = i % FOURS(DIM);
+        b.room[at.q + i] = lane < part->lanes && d < DIM
+                             ? decode_query(b, &part->q, lane_head(b, part, lane),
+                                            lane_row(b, part, lane), tile, class_, d)
+                             : 0.0f;
+    }
+}
+/* Scores of the lanes first .. first + LANES / 2 - 1 with key k of the tile in shared memory: of
+ * all pairs, or of those of a class. */
 DEV void decode_scores_of(struct block b, struct decode_room at, const struct decode_part *part,
-                          int tile, int k, int first)
+                          int tile, int class_, int k, int first)
 {
     float c[MOST_LANES / 2];
     const SHARED float *x = b.room + at.x + k * WIDER(DIM), *q = b.room + at.q + first * FOURS(DIM);
@@ -120,6 +136,7 @@ DEV void decode_scores_of(struct block b, struct decode_room at, const struct de
         float s = -INFINITY;
         if (lane < part->lanes) {
             const int h = lane_head(b, part, lane), row = lane_row(b, part, lane);
+            if (class_ != ALL_CLASSES && !is_of_class(b, &part->q, row, key, class_)) continue;
             if (key <= part->seen.last && sees(b, &part->q, h, row, key)) {
                 struct term_state state[MOST_USES];
                 open_terms(b, h, state);
@@ -138,25 +155,35 @@ DEV void decode_scores(struct block b)
     const struct rows_at keys = key_rows(b, &part.q, part.kvh);
     if (part.to < part.from) return;
     PHASE(tid)
-        fetch_tile(keys, part.to * KEYS, keys_of_tile(&part, part.to), DIM, WIDER(DIM), tid,
-                   b.room + at.x);
-        for (int i = tid; i < LANES * FOURS(DIM); i += THREADS) {
-            const int lane = i / FOURS(DIM), d = i % FOURS(DIM);
-            b.room[at.q + i] = lane < part.lanes && d < DIM
-                                 ? decode_query(b, &part.q, lane_head(b, &part, lane),
-                                                lane_row(b, &part, lane), d)
-                                 : 0.0f;
+        if (FORMS < 2) {
+            fetch_tile(keys, part.to * KEYS, keys_of_tile(&part, part.to), DIM, WIDER(DIM), tid,
+                       b.room + at.x);
+            load_queries(b, at, &part, part.to, ALL_CLASSES, tid);
         }
         COPIES_DONE
     END
     for (int tile = part.to; tile >= part.from; tile--) {
-        PHASE(tid)
-            decode_scores_of(b, at, &part, tile, tid % KEYS, tid / KEYS * HALF_LANES);
-        END
+        const int n = keys_of_tile(&part, tile);
+        const struct tile_classes classes = classes_of(b, &part.q, 0, part.q.nq, tile * KEYS, n);
+        int class_ = classes.least;
+        do {
+            PHASE_IF(tid, FORMS > 1)
+                load_queries(b, at, &part, tile, class_, tid);
+                load_tile(keys_in_form(b, &part.q, part.kvh, class_), tile * KEYS, n, DIM,
+                          WIDER(DIM), tid, b.room + at.x);
+            END_IF
+            PHASE(tid) /* the first class fills the tile */
+                decode_scores_of(b, at, &part, tile,
+                                 class_ == classes.least ? ALL_CLASSES : class_, tid % KEYS,
+                                 tid / KEYS * HALF_LANES);
+            END
+        } while (++class_ <= classes.most && FORMS > 1);
         PHASE(tid)
             const int share = THREADS / LANES, lane = tid / share;
             float m = -INFINITY;
-            if (tile > part.from)
+            if (FADES && tile > part.from && ends_block(b, tile - 1, 1))
+                load_queries(b, at, &part, tile - 1, ALL_CLASSES, tid);
+            if (FORMS < 2 && tile > part.from)
                 fetch_tile(keys, (tile - 1) * KEYS, KEYS, DIM, WIDER(DIM), tid, b.room + at.x);
             for (int k = tid % share; k < KEYS; k += share)
                 m = max_(m, b.room[at.s + lane * (KEYS + 1) + k]);
@@ -300,12 +327,15 @@ DEV void decode_values(struct block b)
 DEV int decode_overflows(struct block b, const struct span *q, int h, int row)
 {
     const struct keys_seen seen = keys_of(b, q, row, 1);
-    const struct rows_at k = key_rows(b, q, h / (b.p->heads / b.p->kv_heads));
+    const int kvh = h / (b.p->heads / b.p->kv_heads);
     for (int j = seen.first; j <= seen.last; j++) {
         if (!sees(b, q, h, row, j)) continue;
+        const int class_ = FORMS > 1 ? pair_class(b, q, row, j) : ALL_CLASSES;
+        const struct rows_at k =
+            FORMS > 1 ? keys_in_form(b, q, kvh, class_) : key_rows(b, q, kvh);
         double sum = 0;
         for (int d = 0; d < DIM; d++) {
-            const double x = (double)decode_query(b, q, h, row, d)
+            const double x = (double)decode_query(b, q, h, row, j / KEYS, class_, d)
                            * (double)load_number(k.at, k.type, row_offset(k, j) + d);
             sum += x < 0 ? -x : x;
         }

@@ -247,13 +247,20 @@ static real *grads_at(const struct tile *t, int x, int i)
     return t->own[x].mem + (1 + i * BLOCK) * QT;
 }
 
-/* Smallest distance of the work item whose rows begin at `row` in a chunk of keys; tiles may reach
- * beyond its keys by less than one tile. */
-static int64_t first_distance(const struct roll *v, const struct sequence *q, ptrdiff_t row,
-                              ptrdiff_t chunk)
+/* Distances of the work item whose rows begin at `row` to a chunk of keys; blocks of its tiles may
+ * reach beyond its keys by less than two tiles. */
+struct distances {
+    int64_t first, last;
+};
+static struct distances item_distances(const struct roll *v, const struct sequence *q,
+                                       ptrdiff_t row, ptrdiff_t chunk)
 {
-    const ptrdiff_t end = (chunk + 1) * CHUNK;
-    return clip(q->d0 + row - ((end < q->nk ? end : q->nk) - 1) - KT, v->lo, v->hi);
+    const ptrdiff_t end = (chunk + 1) * CHUNK,
+                    rows = q->nq - row < ROW_CHUNK ? q->nq - row : ROW_CHUNK;
+    return (struct distances){
+        clip(q->d0 + row - ((end < q->nk ? end : q->nk) - 1) - KT, v->lo, v->hi),
+        clip(q->d0 + row + rows - 1 + 2 * KT - chunk * CHUNK, v->lo, v->hi),
+    };
 }
 
 /* (q + v) in rows, padded with zeros: the gradient of a vector is a sum of them. */
@@ -266,9 +273,27 @@ static void open_bwd(struct tile *t, int x)
         for (ptrdiff_t d = t->c->plan->dim; d < b->of.width; d++) b->qrows[r * b->of.width + d] = 0;
 }
 
+/* Gradients of vectors go through their waves at once, without a place by distance.  g: dS of the
+ * distances from d on. */
+static void give_apart(const struct tile *t, int x, const struct roll_reach *b, int64_t d, int n,
+                       const real *g)
+{
+    const int D = t->c->plan->dim;
+    real *dw = t->own[x].fresh;
+    for (int i = 0; i < n; i++) {
+        const real *waves = b->waves + (ptrdiff_t)(d + i) * b->of.waves_width;
+        for (int e = 0; e < D; e++) {
+            real y = 0;
+            for (int r = 0; r < t->rows; r++)
+                if (g[i * QT + r] != 0) y = fma_(g[i * QT + r], b->q[e * QT + r], y);
+            for (ptrdiff_t m = 0; m < b->of.waves_width; m++)
+                dw[e * b->of.waves_width + m] = fma_(y, waves[m], dw[e * b->of.waves_width + m]);
+        }
+    }
+}
 /* Turns block i of dS by distance into gradients.  Rows beyond the table are first added to that
- * of its end, whose vector they used.  The block may have begun in the chunk before, and then
- * reaches beyond this chunk's distances by less than a block. */
+ * of its end, whose vector they used.  The block may have begun in the chunk before.  If no row
+ * sees the tiles between, the item has no place for its distances. */
 static void give(const struct tile *t, int x, const struct roll_reach *b, int i, real *dq)
 {
     struct grads *all = grads_of(t, x);
@@ -276,21 +301,22 @@ static void give(const struct tile *t, int x, const struct roll_reach *b, int i,
     const struct own_rows o = own_rows(b, all->first[i]);
     const ptrdiff_t row = (t->i0 - t->seq->q0) / ROW_CHUNK * ROW_CHUNK,
                     chunk = (t->j0 - t->seq->k0) / CHUNK;
+    const struct distances item = item_distances(&b->of, t->seq, row, chunk);
+    const bool learns = t->own[x].part, apart = o.d < item.first || o.d + o.n - 1 > item.last;
     real *g = grads_at(t, x, i);
     for (int n = 0; n < BLOCK; n++) {
         const int to = n < o.i ? o.i : n >= o.i + o.n ? o.i + o.n - 1 : n;
         for (int r = 0; r < QT && to != n; r++) g[to * QT + r] += g[n * QT + r];
     }
-    real *part =
-        t->own[x].part
-            ? t->own[x].part + added(t->c, x)
-                  + (ptrdiff_t)(o.d - first_distance(&b->of, t->seq, row, chunk)) * b->of.width
-            : NULL;
+    real *part = learns && !apart
+                   ? t->own[x].part + added(t->c, x) + (ptrdiff_t)(o.d - item.first) * b->of.width
+                   : NULL;
     const struct next next = { (const char *)part, sizeof(real),
                                b->of.width * (ptrdiff_t)sizeof(real), sizeof(real) };
     product_on(ADD, t->c->plan->dim, QT, o.n, row_of(b, o.d), 1, -b->of.width, g + o.i * QT, QT, dq,
                QT, NULL, next);
     if (part) add_outer(t, o.n, g + o.i * QT, b->qrows, (int)b->of.width, part);
+    if (learns && apart) give_apart(t, x, b, o.d, o.n, g + o.i * QT);
     all->filled[i] = false;
 }
 
@@ -369,16 +395,15 @@ static void finish(const struct call *c, int x, const struct sequence *q, ptrdif
                    ptrdiff_t chunk, real *p)
 {
     const struct roll *v = table_of(c, x);
-    const ptrdiff_t rows = q->nq - row < ROW_CHUNK ? q->nq - row : ROW_CHUNK;
     const real *waves = (const real *)((const char *)v + v->waves), *from = p + added(c, x);
     if (!q->run || !q->nk) return;
-    const int64_t first = first_distance(v, q, row, chunk),
-                  last = clip(q->d0 + row + rows - 1 + 2 * KT - chunk * CHUNK, v->lo, v->hi);
-    for (int64_t d = first; d <= last; d += BLOCK) {
-        const int n = last - d + 1 < BLOCK ? (int)(last - d + 1) : BLOCK;
-        product(ADD, c->plan->dim, (int)v->waves_width, n, from + (ptrdiff_t)(d - first) * v->width,
-                1, v->width, waves + (ptrdiff_t)(d - v->lo) * v->waves_width, v->waves_width, p,
-                v->waves_width, NULL);
+    const struct distances item = item_distances(v, q, row, chunk);
+    for (int64_t d = item.first; d <= item.last; d += BLOCK) {
+        const int n = item.last - d + 1 < BLOCK ? (int)(item.last - d + 1) : BLOCK;
+        product(ADD, c->plan->dim, (int)v->waves_width, n,
+                from + (ptrdiff_t)(d - item.first) * v->width, 1, v->width,
+                waves + (ptrdiff_t)(d - v->lo) * v->waves_width, v->waves_width, p, v->waves_width,
+                NULL);
     }
 }
 #endif
