@@ -93,8 +93,8 @@ DEV int keys_of_tile(const struct decode_part *d, int tile)
 
 /* ---- Scores ---------------------------------------------------------------------------------- */
 
-/* Number d of a row of q, times the scale and its factor, as it meets keys of a tile, in the form of
- * a class. */
+/* Number d of a row of q, times the scale and its factor, as it meets keys of a tile, in the form
+ * of a class. */
 DEV float decode_query(struct block b, const struct span *q, int h, int row, int tile, int class_,
                        int d)
 {
@@ -102,8 +102,8 @@ DEV float decode_query(struct block b, const struct span *q, int h, int row, int
     if (FORMS > 1) return form_of_row(b, q, h, row, class_, d, b.p->scale, b.p->q_factor);
     return query_number(b, q, h, row, d, b.p->scale, b.p->q_factor);
 }
-DEV void load_queries(struct block b, struct decode_room at, const struct decode_part *part, int tile,
-                    int class_, int tid)
+DEV void load_queries(struct block b, struct decode_room at, const struct decode_part *part,
+                      int tile, int class_, int tid)
 {
     for (int i = tid; i < LANES * FOURS(DIM); i += THREADS) {
         const int lane = i / FOURS(DIM), d = i % FOURS(DIM);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* gaps.c -- a mask that hides whole chunks of keys: outputs and all gradients are those of a call
  * that has only the visible keys, at their positions.  The first call has a run of positions, so
- * terms go from tile to tile and from chunk to chunk and meet gaps; the second goes pair by pair. */
+ * terms go from tile to tile and from chunk to chunk and meet gaps; the second goes pair by pair.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +64,7 @@ static void split(const loci_tensor *t, ptrdiff_t *outer, ptrdiff_t *inner)
     bool met = false;
     *outer = *inner = 1;
     for (int i = 0; i < t->rank; i++) {
-        const ptrdiff_t n = t->shape[i] == LOCI_DIM_BATCH     ? 1
+        const ptrdiff_t n = t->shape[i] == LOCI_DIM_BATCH   ? 1
                           : t->shape[i] == LOCI_DIM_QUERIES ? ROWS
                                                             : t->shape[i];
         if (n == LOCI_DIM_KEYS) met = true;
@@ -80,7 +81,7 @@ struct problem {
     loci_tensor tensor[WALK_TENSORS];
     const void *data[WALK_TENSORS];
     double *q, *k, *v, *dout, *coord_q, *coord_k; /* coordinates: [axes][len] */
-    int64_t place[KEYS], rows[ROWS]; /* positions of visible keys, and of rows */
+    int64_t place[KEYS], rows[ROWS];              /* positions of visible keys, and of rows */
     unsigned char seen[KEYS];
     ptrdiff_t n; /* visible keys */
 };
