@@ -154,7 +154,7 @@ struct decode_pass {
     struct call *c;
     /* chunks > 1: items are chunks, joined in a second round */
     ptrdiff_t items, chunks;
-    int groups;
+    int groups, parts;   /* parts: jobs that share the rows of an item */
     bool apart, joining; /* chunks are items of their own; and are joined now */
     atomic_llong next;
     atomic_bool stop;
@@ -218,14 +218,21 @@ static struct keyrange keys_of_item(const struct call *c, const struct sequence 
     }
     return all;
 }
-static void open_item(struct row_set *w, const struct call *c, const struct sequence *q, int group)
+/* Opens the rows of a part of an item. */
+static void open_item(struct row_set *w, const struct decode_pass *a, const struct sequence *q,
+                      int group, int part)
 {
+    const struct call *c = a->c;
     const int heads = item_heads(c->plan);
+    ptrdiff_t rows = 0, row = 0;
+    for (const struct sequence *s = q; s < q + q->together; s++) rows += s->nq * heads;
+    const ptrdiff_t first = rows * part / a->parts, end = rows * (part + 1) / a->parts;
     w->n = 0;
     for (const struct sequence *s = q; s < q + q->together; s++) {
         const ptrdiff_t last = present_of(c, keys_of(c, s, 0, (int)s->nq)).last;
-        for (int i = 0; i < s->nq * heads; i++, w->n++) {
-            struct tile *t = &w->t[w->n];
+        for (int i = 0; i < s->nq * heads; i++, row++) {
+            if (row < first || row >= end) continue;
+            struct tile *t = &w->t[w->n++];
             open_rows(t, s, group * heads + i % heads, i / heads, 1);
             t->until = last;
             t->all = t - i % heads;
@@ -249,7 +256,7 @@ static real *chunk_sums_of(const struct decode_pass *a, const struct tile *t, pt
  * joining, all chunks from what was stored.  A chunk's sums are the same whoever made them, so the
  * three give the same bits. */
 static void decode_item(const struct decode_pass *a, const struct workspace *d,
-                        const struct sequence *q, int group, ptrdiff_t chunk)
+                        const struct sequence *q, int group, ptrdiff_t chunk, int rows)
 {
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;
@@ -270,7 +277,8 @@ static void decode_item(const struct decode_pass *a, const struct workspace *d,
     const ptrdiff_t newest = range.last >= range.first ? range.last / CHUNK : -1,
                     oldest = range.first / CHUNK;
     if (a->apart && !a->joining && (chunk > newest || chunk < oldest)) return;
-    open_item(&w, c, q, group);
+    open_item(&w, a, q, group, rows);
+    if (!w.n) return;
     for (int i = 0; i < w.n && part && !part->opens && part->step != PART_SUM; i++)
         N(save_part)(&w.t[i], part->state + slot_of(c, &w.t[i]) * part->slot, true);
     for (ptrdiff_t k = newest; k >= oldest && k >= 0; k--) {
@@ -330,18 +338,31 @@ static void decode_job(void *arg, int index)
     const struct workspace d = N(workspace_of)(c, index, NULL);
     const ptrdiff_t per = a->joining ? 1 : a->chunks,
                     first = c->stream.part.state ? c->stream.first / CHUNK : 0;
-    for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < a->items * per
+    for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < a->items * per * a->parts
                       && !atomic_load(&a->stop);) {
         if (cancelled(c)) {
             atomic_store(&a->stop, true);
             return;
         }
-        const ptrdiff_t item = i / per;
+        const ptrdiff_t at = i / a->parts, item = at / per;
         const struct sequence *q = &c->seqs.list[item / a->groups];
-        if (q->nq && q->together) decode_item(a, &d, q, (int)(item % a->groups), first + i % per);
+        if (q->nq && q->together)
+            decode_item(a, &d, q, (int)(item % a->groups), first + at % per, (int)(i % a->parts));
     }
 }
 
+/* Where there are fewer items than threads, several share the rows of one.  Each reads all keys, so
+ * it wants enough rows to be bound by arithmetic. */
+enum { LEAST_ROWS = 4 };
+static int parts_of(const struct decode_pass *a)
+{
+    const struct call *c = a->c;
+    const ptrdiff_t jobs = a->items * a->chunks, most = c->Lq * item_heads(c->plan) / LEAST_ROWS;
+    ptrdiff_t parts = jobs ? (c->threads + jobs - 1) / jobs : 1;
+    if (parts > most) parts = most;
+    /* rows of wall and path share work on their keys */
+    return locked(c->plan) > 1 || c->plan->moves >= 0 || parts < 1 ? 1 : (int)parts;
+}
 /* Few rows make few items, so where chunks may go apart they are items of their own. */
 loci_status N(forward)(struct call *c)
 {
@@ -350,6 +371,7 @@ loci_status N(forward)(struct call *c)
     group_sequences(c);
     a.apart = !N(decode_in_turn)(c);
     if (a.apart) a.chunks = chunks_there(c);
+    a.parts = parts_of(&a);
     atomic_init(&a.next, 0);
     atomic_init(&a.stop, false);
     if (c->stream.part.step == PART_SUM && !a.apart) return LOCI_OK;

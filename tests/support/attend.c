@@ -71,9 +71,9 @@ void attend(struct attend *a)
               value_dim = d->value_dim ? d->value_dim : d->dim;
     const ptrdiff_t rows = d->heads * a->q_len, keys = kv_heads * a->k_len;
     walk_restart(a->seed);
-    loci_call c =
-        LOCI_CALL(.batch = 1, .q_len = a->q_len, .k_len = a->k_len, .q_pos = a->q_pos,
-                  .k_pos = a->k_pos, .q_coord = a->q_coord, .k_coord = a->k_coord, .error = &e);
+    loci_call c = LOCI_CALL(.batch = 1, .q_len = a->q_len, .k_len = a->k_len, .q_pos = a->q_pos,
+                            .k_pos = a->k_pos, .q_coord = a->q_coord, .k_coord = a->k_coord,
+                            .host = a->host, .error = &e);
     c.q.data = given(a, a->q, rows * d->dim);
     c.k.data = given(a, a->k, keys * d->dim);
     c.v.data = given(a, a->v, keys * value_dim);

@@ -23,6 +23,7 @@ struct attend {
     attend_fill *fill;
     const int64_t *q_pos, *k_pos;
     const double *q_coord, *k_coord;
+    const loci_host *host;
     bool reference; /* not the engine; desc.dtype must be LOCI_F64 */
 
     /* Outputs, in double, freed by attend_free(). rows: lse, or rem of a stick. */
