@@ -488,7 +488,7 @@ static loci_status decode(struct gpu_call *g)
     p->part_tiles = each < 1 ? 1 : each > 8 ? 8 : (int32_t)each;
     const int64_t groups = tiles(seen, p->part_tiles) * sides;
     const int floats = decode_room(p->lanes, p->dim, p->value_dim).size;
-    /* the kernels that come before decode's, if it has them not itself */
+    /* The program with the kernels that run before these: PASS_DECODE has rotate_rows alone. */
     const enum pass pass = pass_of(g) == PASS_FORWARD_GATES ? PASS_FORWARD_GATES : PASS_DECODE;
     TRY(upload_lists(g));
     TRY(rotate_inputs(g, pass));

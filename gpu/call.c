@@ -943,8 +943,9 @@ static void lay_out_mix(struct gpu_call *g, struct arena *a)
                 sizeof(float)
                     * (heads * (size_t)(4 * m->padded + 16) + (size_t)(MIX_SPREAD * m->padded)));
 }
-/* Rows that may not see intervals, of all heads: each sums the gates that it sees. */
-static size_t seen_gates(const struct gpu_call *g)
+/* Rows that may not see intervals, of all heads: each sums the gates that it sees.  Packed sequences
+ * alone have runs of positions. */
+static size_t scattered_rows(const struct gpu_call *g)
 {
     const struct call *c = &g->call;
     const loci_call *in = &g->in;
@@ -974,9 +975,9 @@ static size_t lay_out_apart(struct gpu_call *g)
     }
     for (int u = 0; u < k->uses && g->backward; u++) {
         struct gpu_use *use = &g->use[u];
-        if (use->term != GPU_GATE) continue;
-        use->gate_sums = (int64_t)a.used;
-        carve_bytes(&a, seen_gates(g) * (size_t)(use->tiles + 1), sizeof(double));
+        if (use->term != GPU_GATE || use->by_key < 0) continue;
+        use->ds_before = (int64_t)a.used;
+        carve_bytes(&a, scattered_rows(g), (size_t)(use->tiles + 1) * sizeof(double));
     }
     if (c->plan->weight >= 0 && g->backward) {
         g->stick.numbers = (int64_t)a.used;
@@ -999,7 +1000,7 @@ static size_t lay_out_apart(struct gpu_call *g)
         carve_bytes(&a, 2 * keys + 2 * heads * loci_most_ktiles(c), sizeof(double));
         carve_bytes(&a, keys, sizeof(float));
         use->carries = (int64_t)a.used;
-        carve_bytes(&a, seen_gates(g) * (size_t)(use->tiles + 1), 3 * sizeof(double));
+        carve_bytes(&a, scattered_rows(g), (size_t)(use->tiles + 1) * 3 * sizeof(double));
     }
     return a.full ? SIZE_MAX : a.used;
 }
@@ -1351,8 +1352,8 @@ static bool needs_intervals(enum term_id id)
 {
     return id == TERM_channel_gates || id == TERM_reflect;
 }
-/* Rows of gates must see intervals of keys, and what keys' vectors learn wants consecutive
- * positions; this is known when sequences are. */
+/* Rows of wall and path, and of xl in a backward pass, must see intervals of keys, and what keys'
+ * vectors learn wants consecutive positions; this is known when sequences are. */
 static loci_status check_sequences(const struct call *c, loci_error *e)
 {
     for (int x = 0; x < c->plan->uses; x++)

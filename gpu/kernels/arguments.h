@@ -194,8 +194,8 @@ struct gpu_use {
     int32_t ends_lo, ends_hi; /* distances that rows can meet; backward */
     /* scan: what rows carry, in `apart`; sums by position of the chunk and of all, in `vectors`; b:
      * the factor of products, a: of gates.  gates where rows do not see intervals: carries are
-     * those of kernels/gates.h, and gate_sums ds before each tile. */
-    int64_t carries, by_chunk, by_all;
+     * those of kernels/gates.h, and ds_before is ds before each tile. */
+    int64_t carries, by_chunk, by_all, ds_before;
     int32_t tiles, gates; /* gates: what queries are multiplied by for the gates */
     /* channel gates: byte offsets in `apart`.  Staged keys, [B][H][k_len][dim], factors of tiles,
      * [H][ktiles][dim], what rows carry to chunks, [chunks][B][H][q_len][dim].  Backward, gradients
@@ -352,7 +352,7 @@ struct params {
     /* Pages: their numbers in `lists`, [B][page_entry], and the keys of each.  q_paged: rotate_rows
      * reads rows in pages. */
     int64_t pages;
-    /* Kernels of vectors: the use, heads that share a row (also of states), rows of a tile, and
+    /* Kernels of vectors, and of gates: the use, heads that share a row (also of states), rows of a tile, and
      * what rows of q are multiplied by. */
     int32_t vector_use, vector_share, vector_rows, vector_values; /* values: with those of values */
     float vector_scale;

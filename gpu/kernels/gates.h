@@ -65,7 +65,8 @@ DEV float gate_of_interval(struct block b, const struct span *q, int h, int row,
 /* ---- Gates that a row sees ------------------------------------------------------------------- */
 
 /* C and marks at the end of a tile, and a bit for each of its keys that the row sees.  Behind the
- * tiles, those of the row's newest key, and its number; below 0: none.  [B][H][tiles + 1][q_len] */
+ * tiles, C and marks of the row's newest key, and its number in place of bits; below 0: none.
+ * [B][H][tiles + 1][q_len] */
 struct seen_gates {
     double C;
     int64_t marks, keys;
@@ -74,7 +75,7 @@ DEV int sees_interval(struct block b, const struct span *q)
 {
     return !LISTED || (q->run && !q->segments && MASK_KIND == 0 && b.p->k_first < 0);
 }
-/* Numbers of a row in such a list. */
+/* The index of a row and a tile in such a list. */
 DEV int64_t row_gate(struct block b, int u, const struct span *q, int h, int row, int tile)
 {
     const int64_t head = (int64_t)q->b * b.p->heads + h;
@@ -89,7 +90,7 @@ DEV GLOBAL struct seen_gates *seen_gates_at(struct block b, int u, const struct 
 /* Backward: the sum of ds of the keys before a tile that a row sees. */
 DEV GLOBAL double *ds_before(struct block b, int u, const struct span *q, int h, int row, int tile)
 {
-    return (GLOBAL double *)(b.at.apart + USE(u).gate_sums) + row_gate(b, u, q, h, row, tile);
+    return (GLOBAL double *)(b.at.apart + USE(u).ds_before) + row_gate(b, u, q, h, row, tile);
 }
 DEV const GLOBAL float *gates_at(struct block b, int u, const struct span *q, int h)
 {
@@ -138,8 +139,9 @@ DEV float gate_of_seen(struct block b, int u, const struct span *q, int h, int r
     const GLOBAL float *f = gates_at(b, u, q, h) + tile * KEYS;
     const struct seen_gates own = *seen_gates_at(b, u, q, h, row, USE(u).tiles),
                             at = *seen_gates_at(b, u, q, h, row, tile);
+    const int64_t newest = own.keys;
     double sum = 0;
-    if (own.keys / KEYS == tile) {
+    if (newest / KEYS == tile) {
         struct seen_gates start = { 0, 0, 0 };
         if (tile) start = *seen_gates_at(b, u, q, h, row, tile - 1);
         for (int k = 0; k <= key % KEYS; k++) {
@@ -188,7 +190,7 @@ DEV void sum_gates(struct block b)
     const int s = b.x / b.p->heads, h = b.x % b.p->heads;
     const struct span q = span_at(b, s);
     const struct gate_sums g = gates_of(b, &q, h);
-    const int tiles = (q.nk + KEYS - 1) / KEYS;
+    const int tiles = sees_interval(b, &q) ? (q.nk + KEYS - 1) / KEYS : 0;
     const GLOBAL float *f = gates_at(b, b.p->vector_use, &q, h);
     PHASE(tid)
         for (int J = tid; J < tiles; J += THREADS) {

@@ -414,9 +414,10 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
     const int n = locked(p), Dp = padded(p->score_dim), Dvp = padded(p->value_dim);
     const ptrdiff_t at = j % (CHUNK / KT), keys = part_keys(c);
     bool seen = true;
-    for (int i = 0; i < n; i++) {
-        seen &= set_keys(&t[i], j * KT, last);
-        if (!seen && !passes(c)) return;
+    /* hidden tiles, too: terms ask where a tile is when they close */
+    for (int i = 0; i < n; i++) seen &= set_keys(&t[i], j * KT, last);
+    if (!seen && !passes(c)) return;
+    for (int i = 0; i < n; i++)
         EACH_USE(c, x, term) {
             const ptrdiff_t number = t[i].kvh % item_kv_heads(p) * part_tiles(c) + at;
             if (w->tiled[x])
@@ -426,7 +427,6 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
                 copy_rows(t[i].own[x].carry, rows,
                           w->carry[x] + (i * part_tiles(c) + at) * rows * QT, true);
         }
-    }
     /* e^(s - lse) is an exact 0 for all pairs, so the tile would add exact zeros. */
     if (skips(c) && negligible(t, t->lse)) return;
     if (!seen || all_exhausted(t, n)) {

@@ -3,7 +3,7 @@
  * reading is another.
  *
  * What costs is to read the keys and values, so they are streamed, oldest first, once for all rows
- * that share a kv head:
+ * that share a kv head and a thread:
  *
  *     scores of a whole chunk   K ascending, each 16 x 16 block transposed in registers once for
  *                               all rows, and terms; terms that go from key to key, and sticks,
@@ -154,7 +154,7 @@ struct decode_pass {
     struct call *c;
     /* chunks > 1: items are chunks, joined in a second round */
     ptrdiff_t items, chunks;
-    int groups, parts;   /* parts: jobs that share the rows of an item */
+    int groups, shares;  /* shares: jobs among which the rows of an item are divided */
     bool apart, joining; /* chunks are items of their own; and are joined now */
     atomic_llong next;
     atomic_bool stop;
@@ -218,15 +218,22 @@ static struct keyrange keys_of_item(const struct call *c, const struct sequence 
     }
     return all;
 }
-/* Opens the rows of a part of an item. */
+/* The rows of the sequences that are computed together, of a kv head. */
+static ptrdiff_t rows_together(const struct call *c, const struct sequence *q)
+{
+    ptrdiff_t rows = 0;
+    for (const struct sequence *s = q; s < q + q->together; s++) rows += s->nq;
+    return rows * item_heads(c->plan);
+}
+/* Opens the rows of a share of an item. */
 static void open_item(struct row_set *w, const struct decode_pass *a, const struct sequence *q,
-                      int group, int part)
+                      int group, int share)
 {
     const struct call *c = a->c;
     const int heads = item_heads(c->plan);
-    ptrdiff_t rows = 0, row = 0;
-    for (const struct sequence *s = q; s < q + q->together; s++) rows += s->nq * heads;
-    const ptrdiff_t first = rows * part / a->parts, end = rows * (part + 1) / a->parts;
+    const ptrdiff_t rows = rows_together(c, q), first = rows * share / a->shares,
+                    end = rows * (share + 1) / a->shares;
+    ptrdiff_t row = 0;
     w->n = 0;
     for (const struct sequence *s = q; s < q + q->together; s++) {
         const ptrdiff_t last = present_of(c, keys_of(c, s, 0, (int)s->nq)).last;
@@ -235,8 +242,6 @@ static void open_item(struct row_set *w, const struct decode_pass *a, const stru
             struct tile *t = &w->t[w->n++];
             open_rows(t, s, group * heads + i % heads, i / heads, 1);
             t->until = last;
-            t->all = t - i % heads;
-            t->tiles = locked(c->plan);
             open_total(t);
             set_values(t, &t->total);
         }
@@ -256,7 +261,7 @@ static real *chunk_sums_of(const struct decode_pass *a, const struct tile *t, pt
  * joining, all chunks from what was stored.  A chunk's sums are the same whoever made them, so the
  * three give the same bits. */
 static void decode_item(const struct decode_pass *a, const struct workspace *d,
-                        const struct sequence *q, int group, ptrdiff_t chunk, int rows)
+                        const struct sequence *q, int group, ptrdiff_t chunk, int share)
 {
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;
@@ -277,7 +282,7 @@ static void decode_item(const struct decode_pass *a, const struct workspace *d,
     const ptrdiff_t newest = range.last >= range.first ? range.last / CHUNK : -1,
                     oldest = range.first / CHUNK;
     if (a->apart && !a->joining && (chunk > newest || chunk < oldest)) return;
-    open_item(&w, a, q, group, rows);
+    open_item(&w, a, q, group, share);
     if (!w.n) return;
     for (int i = 0; i < w.n && part && !part->opens && part->step != PART_SUM; i++)
         N(save_part)(&w.t[i], part->state + slot_of(c, &w.t[i]) * part->slot, true);
@@ -338,30 +343,37 @@ static void decode_job(void *arg, int index)
     const struct workspace d = N(workspace_of)(c, index, NULL);
     const ptrdiff_t per = a->joining ? 1 : a->chunks,
                     first = c->stream.part.state ? c->stream.first / CHUNK : 0;
-    for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < a->items * per * a->parts
+    for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < a->items * per * a->shares
                       && !atomic_load(&a->stop);) {
         if (cancelled(c)) {
             atomic_store(&a->stop, true);
             return;
         }
-        const ptrdiff_t at = i / a->parts, item = at / per;
+        const ptrdiff_t at = i / a->shares, item = at / per;
         const struct sequence *q = &c->seqs.list[item / a->groups];
         if (q->nq && q->together)
-            decode_item(a, &d, q, (int)(item % a->groups), first + at % per, (int)(i % a->parts));
+            decode_item(a, &d, q, (int)(item % a->groups), first + at % per, (int)(i % a->shares));
     }
 }
 
 /* Where there are fewer items than threads, several share the rows of one.  Each reads all keys, so
- * it wants enough rows to be bound by arithmetic. */
+ * it wants enough rows to be bound by arithmetic.  The heads of a row of cape mix, and rows of wall
+ * and path share work on their keys. */
 enum { LEAST_ROWS = 4 };
-static int parts_of(const struct decode_pass *a)
+static int shares_of(const struct decode_pass *a)
 {
     const struct call *c = a->c;
-    const ptrdiff_t jobs = a->items * a->chunks, most = c->Lq * item_heads(c->plan) / LEAST_ROWS;
-    ptrdiff_t parts = jobs ? (c->threads + jobs - 1) / jobs : 1;
-    if (parts > most) parts = most;
-    /* rows of wall and path share work on their keys */
-    return locked(c->plan) > 1 || c->plan->moves >= 0 || parts < 1 ? 1 : (int)parts;
+    const struct sequence *end = c->seqs.list + c->seqs.n;
+    ptrdiff_t items = 0, fewest = PTRDIFF_MAX;
+    for (const struct sequence *q = c->seqs.list; q < end; q += q->together) {
+        const ptrdiff_t rows = rows_together(c, q);
+        if (!rows) continue;
+        items += a->groups * a->chunks;
+        fewest = rows < fewest ? rows : fewest;
+    }
+    if (!items || locked(c->plan) > 1 || c->plan->moves >= 0) return 1;
+    const ptrdiff_t wanted = (c->threads + items - 1) / items, most = fewest / LEAST_ROWS;
+    return wanted < most ? (int)wanted : most > 1 ? (int)most : 1;
 }
 /* Few rows make few items, so where chunks may go apart they are items of their own. */
 loci_status N(forward)(struct call *c)
@@ -371,7 +383,7 @@ loci_status N(forward)(struct call *c)
     group_sequences(c);
     a.apart = !N(decode_in_turn)(c);
     if (a.apart) a.chunks = chunks_there(c);
-    a.parts = parts_of(&a);
+    a.shares = shares_of(&a);
     atomic_init(&a.next, 0);
     atomic_init(&a.stop, false);
     if (c->stream.part.step == PART_SUM && !a.apart) return LOCI_OK;

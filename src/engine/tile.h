@@ -170,8 +170,6 @@ struct tile {
     real *scratch; /* [QT][widest padded]: rows during load and store */
     bool finite;   /* all of Q, dO and lse */
 
-    struct tile *all; /* the tiles of all heads of this work item (mix) */
-    int tiles;
     struct own own[MAX_USES]; /* of the plan's uses; last, as those beyond are not set */
 };
 

@@ -196,8 +196,6 @@ size_t N(lay_out)(const struct call *c, char *base, struct workspace *d, struct 
                      : base  ? t
                              : spare,
                      one);
-        one->all = t;
-        one->tiles = n;
         one->angles = angles;
     }
     *d = (struct workspace){ .tile = t };

@@ -11,7 +11,8 @@
  * Backward, dS is collected by distance in two blocks that roll likewise.  A complete block
  * makes a gradient of queries and one of its vectors.  The gradients of vectors are summed by
  * distance until all rows of the work item are done: only then one product with the waves R
- * turns them into a gradient of W. */
+ * turns them into a gradient of W.  A block whose keys are far from the chunk in which it becomes
+ * complete, as tiles between them are hidden, goes through its waves at once. */
 #include "engine/tile_gemm.h"
 #include "layout/roll.h"
 #include "terms/bands.h"
@@ -208,7 +209,7 @@ static void score(struct tile *t, int x)
 /* ---- Gradients ------------------------------------------------------------------------------- */
 
 /* dW [D][waves_width] and dv [width], followed by the gradients of vectors by distance,
- * from first_distance() on. */
+ * from item_distances().first on. */
 static ptrdiff_t added(const struct call *c, int x)
 {
     const struct waves *w = layout_of(c->plan, x);
@@ -292,8 +293,8 @@ static void give_apart(const struct tile *t, int x, const struct roll_reach *b, 
     }
 }
 /* Turns block i of dS by distance into gradients.  Rows beyond the table are first added to that
- * of its end, whose vector they used.  The block may have begun in the chunk before.  If no row
- * sees the tiles between, the item has no place for its distances. */
+ * of its end, whose vector they used.  The block may have begun in an older chunk.  If the tiles
+ * from there to this one are hidden, the item may have no place for its distances. */
 static void give(const struct tile *t, int x, const struct roll_reach *b, int i, real *dq)
 {
     struct grads *all = grads_of(t, x);

@@ -23,7 +23,8 @@ static void check(const char *text, ptrdiff_t q_len, ptrdiff_t k_len)
         };
         if (loci_pool_create(&host, kinds[i])) {
             CHECK_FAILED("no pool of %d threads", kinds[i]);
-            continue;
+            attend_free(&one);
+            return;
         }
         attend(&a);
         loci_pool_destroy(&host);
@@ -42,11 +43,22 @@ static void check(const char *text, ptrdiff_t q_len, ptrdiff_t k_len)
 
 int main(void)
 {
-    const char *texts[] = { "nope",  "alibi+sink",  "rope:pairing=half+softcap:cap=3",
-                            "t5",    "fox",         "shaw",
-                            "cope",  "sba",         "xl",
-                            "tape",  "cape",        "path",
-                            "wall",  "pope:base=20" };
+    const char *texts[] = {
+        "nope",
+        "alibi+sink",
+        "rope:pairing=half+softcap:cap=3",
+        "rerope:pairing=half,window=50",
+        "t5",
+        "fox",
+        "xpos:scale_base=200",
+        "dca:pairing=half,chunk=60,local=9",
+        "cope",
+        "sba",
+        "shaw",
+        "pope:base=20",
+        "xl",
+        "tape",
+    };
     for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++) {
         check(texts[i], 1, 150);
         check(texts[i], 2, LOCI_SLOW ? 70 : 4200);
