@@ -943,8 +943,8 @@ static void lay_out_mix(struct gpu_call *g, struct arena *a)
                 sizeof(float)
                     * (heads * (size_t)(4 * m->padded + 16) + (size_t)(MIX_SPREAD * m->padded)));
 }
-/* Rows that may not see intervals, of all heads: each sums the gates that it sees.  Packed sequences
- * alone have runs of positions. */
+/* Rows that may not see intervals, of all heads: each sums the gates that it sees.  Packed
+ * sequences alone have runs of positions. */
 static size_t scattered_rows(const struct gpu_call *g)
 {
     const struct call *c = &g->call;

@@ -352,8 +352,8 @@ struct params {
     /* Pages: their numbers in `lists`, [B][page_entry], and the keys of each.  q_paged: rotate_rows
      * reads rows in pages. */
     int64_t pages;
-    /* Kernels of vectors, and of gates: the use, heads that share a row (also of states), rows of a tile, and
-     * what rows of q are multiplied by. */
+    /* Kernels of vectors, and of gates: the use, heads that share a row (also of states), rows of a
+     * tile, and what rows of q are multiplied by. */
     int32_t vector_use, vector_share, vector_rows, vector_values; /* values: with those of values */
     float vector_scale;
     int32_t scan; /* the term whose rows count gates: kernels/scan.h; -1: none */

@@ -9,8 +9,8 @@
  *     decode_join     a group has a row and 32 channels.  Tiles of four chunks join side by side,
  *                     newest first, then the chunks.
  *
- * Keys and values are read once for all lanes; keys in several forms, once for each class of a tile.
- * Rows of the lists are numbered as in lse; a list has numbers by key or by tile for each. */
+ * Keys and values are read once for all lanes; keys in several forms, once for each class of a
+ * tile.  Rows of the lists are numbered as in lse; a list has numbers by key or by tile for each. */
 #ifndef LOCI_GPU_KERNELS_DECODE_H
 #define LOCI_GPU_KERNELS_DECODE_H
 

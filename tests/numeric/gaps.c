@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* gaps.c -- a mask that hides tiles of keys across borders of chunks: outputs and all gradients are
- * those of a call that has only the visible keys, at their positions.  The first call has a run of positions, so
- * terms go from tile to tile and from chunk to chunk and meet gaps; the second goes pair by pair.
- */
+ * those of a call that has only the visible keys, at their positions.  The first call has a run of
+ * positions, so terms go from tile to tile and from chunk to chunk and meet gaps; the second goes
+ * pair by pair. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
