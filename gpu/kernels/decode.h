@@ -10,7 +10,8 @@
  *                     newest first, then the chunks.
  *
  * Keys and values are read once for all lanes; keys in several forms, once for each class of a
- * tile.  Rows of the lists are numbered as in lse; a list has numbers by key or by tile for each. */
+ * tile.  Rows of the lists are numbered as in lse; a list has numbers by key or by tile for each.
+ */
 #ifndef LOCI_GPU_KERNELS_DECODE_H
 #define LOCI_GPU_KERNELS_DECODE_H
 
