@@ -360,6 +360,8 @@ static enum pass pass_of(const struct gpu_call *g)
 static loci_status sum_gates(const struct gpu_call *g, enum pass pass)
 {
     const struct params *p = &g->params;
+    if (p->listed && g->call.plan->moves >= 0)
+        TRY(run(g, pass, "find_newest", (int64_t)p->tiles * p->heads, 0, &g->arrays, p));
     if (fades_rows(g->call.plan)) {
         TRY(run(g, pass, "stage_keys", (int64_t)p->ktiles * p->heads, 0, &g->arrays, p));
         TRY(run(g, pass, "walk_rows", (int64_t)p->tiles * p->heads, 0, &g->arrays, p));

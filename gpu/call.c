@@ -872,6 +872,14 @@ static void set_lanes(struct gpu_call *g)
     k->lane_parts = (int32_t)tiles(lanes, k->lanes);
     k->key_tiles = (int32_t)tiles(g->call.Lk, KEYS);
 }
+/* Rows that may not see intervals, of all heads.  Packed sequences alone have runs of positions. */
+static size_t scattered_rows(const struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const loci_call *in = &g->in;
+    const bool may = in->q_pos || in->q_seg || in->mask_kind || in->k_first;
+    return may ? (size_t)(c->B * c->Lq) * (size_t)c->plan->heads : 0;
+}
 
 /* ---- Memory of the device -------------------------------------------------------------------- */
 
@@ -915,6 +923,10 @@ static void lay_out_moves(struct gpu_call *g, struct arena *a, bool sums)
         { &use->tile_turns, kv_keys * REFLECTED_TOGETHER, 2 * back, false, true },
     };
     use->nodes = (int32_t)nodes;
+    if (c->plan->moves >= 0 && !sums) {
+        use->newest = (int64_t)a->used;
+        carve_bytes(a, scattered_rows(g), sizeof(int32_t));
+    }
     for (int i = 0; i < COUNT(list) && c->plan->moves >= 0; i++) {
         if (list[i].sums != sums || list[i].reflects != reflects_rows(c->plan)) continue;
         *list[i].at = (int64_t)a->used;
@@ -942,15 +954,6 @@ static void lay_out_mix(struct gpu_call *g, struct arena *a)
     carve_bytes(a, pairs,
                 sizeof(float)
                     * (heads * (size_t)(4 * m->padded + 16) + (size_t)(MIX_SPREAD * m->padded)));
-}
-/* Rows that may not see intervals, of all heads: each sums the gates that it sees.  Packed
- * sequences alone have runs of positions. */
-static size_t scattered_rows(const struct gpu_call *g)
-{
-    const struct call *c = &g->call;
-    const loci_call *in = &g->in;
-    const bool may = in->q_pos || in->q_seg || in->mask_kind || in->k_first;
-    return may ? (size_t)(c->B * c->Lq) * (size_t)c->plan->heads : 0;
 }
 /* Sums by key and by row, then those of gates. */
 static size_t lay_out_apart(struct gpu_call *g)
@@ -1347,13 +1350,9 @@ static loci_status check_call(const struct loci_plan *p, const loci_call *in, lo
           LOCI_UNSUPPORTED, "pages do not run on a GPU with pope: pages must be NULL");
     return LOCI_OK;
 }
-/* Do rows sum what keys between a key and their newest one do? */
-static bool needs_intervals(enum term_id id)
-{
-    return id == TERM_channel_gates || id == TERM_reflect;
-}
-/* Rows of wall and path, and of xl in a backward pass, must see intervals of keys, and what keys'
- * vectors learn wants consecutive positions; this is known when sequences are. */
+/* What is known when sequences are: keys of a row of path are not those of a segment among others,
+ * rows of xl see intervals of keys in a backward pass, and what keys' vectors learn wants
+ * consecutive positions. */
 static loci_status check_sequences(const struct call *c, loci_error *e)
 {
     for (int x = 0; x < c->plan->uses; x++)
@@ -1367,14 +1366,9 @@ static loci_status check_sequences(const struct call *c, loci_error *e)
                 e, sees_intervals(c, &c->seqs.list[s]), LOCI_UNSUPPORTED,
                 "gradients with xl run on a GPU only where rows see all keys of an interval: with "
                 "consecutive positions, and without a mask, segments that mix, k_first and k_last");
-    for (int x = 0; x < c->plan->uses; x++) {
-        const enum term_id id = c->plan->use[x].term;
-        for (ptrdiff_t s = 0; s < c->seqs.n && needs_intervals(id); s++)
-            CHECK(e, sees_intervals(c, &c->seqs.list[s]), LOCI_UNSUPPORTED,
-                  "%s runs on a GPU only where rows see all keys of an interval: with consecutive "
-                  "positions, and without a mask, segments that mix, k_first and k_last",
-                  c->plan->enc[c->plan->use[x].enc].pe->name);
-    }
+    for (ptrdiff_t s = 0; s < c->seqs.n && reflects_rows(c->plan); s++)
+        CHECK(e, !c->seqs.list[s].segments, LOCI_UNSUPPORTED,
+              "path runs on a GPU only where segments are ranges of keys");
     return LOCI_OK;
 }
 static loci_status check_grad(const loci_gpu_plan *there, const loci_call *in,

@@ -30,6 +30,7 @@ enum { THREADS = 128 };
     K(add_parts)                                                                                   \
     K(sum_gates)                                                                                   \
     K(sum_seen_gates)                                                                              \
+    K(find_newest)                                                                                 \
     K(stage_keys)                                                                                  \
     K(walk_rows)                                                                                   \
     K(unstage_keys)                                                                                \
@@ -77,14 +78,14 @@ enum { THREADS = 128 };
 /* The same for plans with gates, polar rows or rows that fade, and with gradients of numbers that
  * come with the call, of factors or of frequencies. */
 #define FORWARD_GATE_KERNELS(K)                                                                    \
-    FORWARD_KERNELS(K) K(sum_gates) K(sum_seen_gates) K(polar_rows) K(fade_keys) K(stage_keys)     \
-    K(walk_rows) K(reflect_tiles) K(reflect_nodes) K(mix_pairs) K(state_rows)
+    FORWARD_KERNELS(K) K(sum_gates) K(sum_seen_gates) K(polar_rows) K(fade_keys) K(find_newest)    \
+    K(stage_keys) K(walk_rows) K(reflect_tiles) K(reflect_nodes) K(mix_pairs) K(state_rows)
 #define BACKWARD_INPUT_KERNELS(K)                                                                  \
     BACKWARD_KERNELS(K) K(sum_gates) K(sum_seen_gates) K(backward_inputs) K(store_inputs)          \
     K(finish_factors)                                                                              \
     K(query_frequencies) K(key_frequencies) K(add_frequencies) K(place_gradients)             \
-    K(polar_rows) K(key_phases) K(fade_keys) K(heir_values) K(stage_keys) K(walk_rows)             \
-    K(unstage_keys) K(grade_rows) K(unmix_pairs) K(add_mixed) K(state_rows)            \
+    K(polar_rows) K(key_phases) K(fade_keys) K(heir_values) K(find_newest) K(stage_keys)           \
+    K(walk_rows) K(unstage_keys) K(grade_rows) K(unmix_pairs) K(add_mixed) K(state_rows)            \
     K(unturn_states) K(reflect_tiles) K(reflect_nodes) K(reflect_rows) K(sum_own_tiles)            \
     K(sum_matrices) K(unreflect_nodes) K(unreflect_tiles)
 #define CACHE_KERNELS(K) K(rotate_rows) K(polar_rows) K(store_rows) K(state_rows)
@@ -201,8 +202,9 @@ struct gpu_use {
      * [H][ktiles][dim], what rows carry to chunks, [chunks][B][H][q_len][dim].  Backward, gradients
      * of staged keys; dq, [B][H][q_len][dim]; by key the gradient of rows that own its tile and the
      * sum of q dq, [B][H][k_len][2][dim]: of an item, and of all, doubles.  gate_sums: of a scan,
-     * the gradient of gates that calls give, doubles, [B][kv heads][k_len][dim]. */
-    int64_t staged, tile_factors, carries_of_rows;
+     * the gradient of gates that calls give, doubles, [B][kv heads][k_len][dim].  newest: also of
+     * reflections, the newest key of each row that does not see an interval, [B][H][q_len]. */
+    int64_t newest, staged, tile_factors, carries_of_rows;
     int64_t staged_gradients, row_gradients, gate_part, gate_sums;
     /* reflections, likewise: matrices of FEW keys, [B][kv heads][k_len][2][FEW]; keys carried to
      * the ends of nodes, [levels][B][kv heads][k_len][dim], and matrices of nodes,

@@ -201,7 +201,7 @@ DEV void pair_terms_back(struct block b, const struct span *q, int h, struct til
 
 /* Products of one class, of keys as lanes with rows, or of rows as lanes with keys: the first one
  * fills the tile, and later ones take their pairs. */
-DEV void take_class(struct block b, const struct span *q, int row0, int key0, int class_, int first,
+DEV void take_class(struct block b, const struct span *q, int h, int row0, int key0, int class_, int first,
                     int by_key, const SHARED float *lanes, const SHARED float *others, int tid,
                     float (*to)[8])
 {
@@ -212,14 +212,14 @@ DEV void take_class(struct block b, const struct span *q, int row0, int key0, in
         for (int j = 0; j < 8; j++) {
             const int lane = lane_of(KEYS, r0, j), other = other_of(KEYS, side, i);
             if (first
-                || is_of_class(b, q, row0 + (by_key ? other : lane), key0 + (by_key ? lane : other),
+                || is_of_class(b, q, h, row0 + (by_key ? other : lane), key0 + (by_key ? lane : other),
                                class_))
                 to[i][j] = s[i][j];
         }
 }
 
 /* The same of the rows that go a way over the keys, of path. */
-DEV void take_way(struct block b, const struct span *q, int row0, int key0, int way, int by_key,
+DEV void take_way(struct block b, const struct span *q, int h, int row0, int key0, int way, int by_key,
                   const SHARED float *lanes, const SHARED float *others, int tid, float (*to)[8])
 {
     float s[PAIR_OTHERS][8];
@@ -228,7 +228,7 @@ DEV void take_way(struct block b, const struct span *q, int row0, int key0, int 
     for (int i = 0; i < OTHERS(KEYS); i++)
         for (int j = 0; j < 8; j++) {
             const int lane = lane_of(KEYS, r0, j), other = other_of(KEYS, side, i);
-            if (way_of(b, q, row0 + (by_key ? other : lane), key0 / KEYS) == way)
+            if (way_of(b, q, h, row0 + (by_key ? other : lane), key0 / KEYS) == way)
                 to[i][j] = s[i][j];
         }
 }
@@ -241,7 +241,7 @@ DEV void take_own(struct block b, const struct span *q, int h, int row0, int key
         for (int j = 0; j < 8; j++) {
             const int lane = lane_of(KEYS, r0, j), other = other_of(KEYS, side, i),
                       row = row0 + (by_key ? other : lane), k = by_key ? lane : other;
-            if (k < n && way_of(b, q, row, key0 / KEYS) == REFLECT_OWN)
+            if (k < n && way_of(b, q, h, row, key0 / KEYS) == REFLECT_OWN)
                 to[i][j] = own_numbers(b, OWN_SCORE, q, h, row)[k];
         }
 }
@@ -491,11 +491,11 @@ DEV int finite_pairs(const SHARED float *ds, int tid)
     return zero == 0.0f;
 }
 /* Pairs of rows that do not read the tile in an older block, whose lanes are keys, or rows. */
-DEV void clear_other_ways(struct block b, const struct span *q, int row0, int key0, int by_row,
+DEV void clear_other_ways(struct block b, const struct span *q, int h, int row0, int key0, int by_row,
                           int tid, SHARED float *ds)
 {
     for (int i = tid; i < TILE_ROWS * KEYS; i += THREADS)
-        if (way_of(b, q, row0 + (by_row ? i % TILE_ROWS : i / KEYS), key0 / KEYS)
+        if (way_of(b, q, h, row0 + (by_row ? i % TILE_ROWS : i / KEYS), key0 / KEYS)
             != REFLECT_BLOCK)
             ds[i] = 0;
 }
@@ -577,9 +577,9 @@ DEV void backward_keys(struct block b)
         const struct grid lanes = grid_of(b.room + at.k, 1, KEYS),
                           others = grid_of(b.room + at.q, WIDER(DIM), 1);
         const struct tile_place by_keys = { t.h, t.row0, key0, 1 };
-        const int own = GATED && owns_tile(b, &q, t.row0, rows, key0 / KEYS),
+        const int own = GATED && owns_tile(b, &q, t.h, t.row0, rows, key0 / KEYS),
                   ends = next.item != t.item || ((GATED || gates_alone) && next.h != t.h);
-        const int ways = REFLECTS ? ways_of(b, &q, t.row0, rows, key0 / KEYS) : 0,
+        const int ways = REFLECTS ? ways_of(b, &q, t.h, t.row0, rows, key0 / KEYS) : 0,
                   several = ways != 1 << REFLECT_BLOCK, blocks = ways >> REFLECT_BLOCK & 1,
                   nodes = ways & ((1 << REFLECT_BLOCK) - (1 << REFLECT_NODE));
         touched |= nodes;
@@ -635,7 +635,7 @@ DEV void backward_keys(struct block b)
                 END
                 PHASE(tid)
                     if (go)
-                        take_way(b, &q, t.row0, key0, way, 1, b.room + at.k, b.room + at.q, tid,
+                        take_way(b, &q, t.h, t.row0, key0, way, 1, b.room + at.k, b.room + at.q, tid,
                                  MINE.s);
                 END
                 way = next_way(ways, way);
@@ -657,7 +657,7 @@ DEV void backward_keys(struct block b)
             END
             PHASE(tid)
                 if (FORMS > 1 && !MIXES)
-                    take_class(b, &q, t.row0, key0, form, form == classes.least, 1, b.room + at.k,
+                    take_class(b, &q, t.h, t.row0, key0, form, form == classes.least, 1, b.room + at.k,
                                b.room + at.q, tid, MINE.s);
             END
         } while (++form <= classes.most && FORMS > 1);
@@ -674,7 +674,7 @@ DEV void backward_keys(struct block b)
                 END
                 PHASE(tid)
                     if (own)
-                        take_class(b, &q, t.row0, key0, level, level == OLDER_TILE, 1,
+                        take_class(b, &q, t.h, t.row0, key0, level, level == OLDER_TILE, 1,
                                    b.room + at.k, b.room + at.q, tid, MINE.s);
                 END
             } while (++level <= NEWEST_KEY);
@@ -778,7 +778,7 @@ DEV void backward_keys(struct block b)
         }
         PHASE_IF(tid, GATED)
             if (own) {
-                clear_own_rows(b, &q, t.row0, key0, tid, b.room + at.ds);
+                clear_own_rows(b, &q, t.h, t.row0, key0, tid, b.room + at.ds);
                 load_moved_rows(b, &q, t.h, rows_of_tile(b, &q, t, 0), t.row0, rows, TILE_ROWS,
                                 key0 / KEYS, 1.0f, -1, 0, tid, NULL_AT, others);
             }
@@ -803,7 +803,7 @@ DEV void backward_keys(struct block b)
             } while (way < WAYS);
             PHASE(tid)
                 if (several && blocks) {
-                    clear_other_ways(b, &q, t.row0, key0, 0, tid, b.room + at.ds);
+                    clear_other_ways(b, &q, t.h, t.row0, key0, 0, tid, b.room + at.ds);
                     if (!load_reflected_rows(b, &q, t.h, t.row0, rows, TILE_ROWS, key0 / KEYS,
                                              REFLECT_BLOCK, tid, others)
                         && !whole)
@@ -847,7 +847,7 @@ DEV void backward_keys(struct block b)
                 if (go) {
                     load_row_form(b, &q, t.h, t.row0, rows, TILE_ROWS, form, 0, WIDER(DIM), 1.0f,
                                   -1, tid, b.room + at.q);
-                    mask_class(b, &q, t.row0, key0, form, 0, tid, b.room + at.ds, b.room + at.p);
+                    mask_class(b, &q, t.h, t.row0, key0, form, 0, tid, b.room + at.ds, b.room + at.p);
                 }
             END
             PHASE(tid)
@@ -1117,13 +1117,13 @@ DEV void store_gradients(struct block b, int tid, float (*part)[8][4], SHARED fl
             }
 }
 /* Rows that own the tile come back. */
-DEV void load_own_gradients(struct block b, const struct span *q, int row0, int tile, int tid,
+DEV void load_own_gradients(struct block b, const struct span *q, int h, int row0, int tile, int tid,
                             const SHARED float *from, float (*part)[8][4])
 {
     const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
     UNROLL for (int j = 0; j < 8; j++) {
         const int r = lane_of(TILE_ROWS, r0, j),
-                  own = way_of(b, q, row0 + r, tile) == REFLECT_OWN;
+                  own = way_of(b, q, h, row0 + r, tile) == REFLECT_OWN;
         UNROLL for (int g = 0; g < GROUPS(TILE_ROWS, DIM); g++)
             UNROLL for (int i = 0; i < 4; i++) {
                 const int d = channel_of(TILE_ROWS, side, g) + i;
@@ -1137,7 +1137,7 @@ DEV void keep_gradients(struct block b, const struct span *q, int h, int row0, i
                         int ways, int tid, struct walk_room walk)
 {
     for (int i = tid; i < rows * DIM; i += THREADS) {
-        const int r = i / DIM, d = i % DIM, way = way_of(b, q, row0 + r, tile);
+        const int r = i / DIM, d = i % DIM, way = way_of(b, q, h, row0 + r, tile);
         if (way < REFLECT_OWN || !(ways >> way & 1)) continue;
         gated_row(b, USE(0).returned,
                   way == REFLECT_OWN ? USE(0).nodes : list_of_way(way, tile), q, h, row0 + r)[d] =
@@ -1151,7 +1151,7 @@ DEV void keep_gradients(struct block b, const struct span *q, int h, int row0, i
 }
 /* From the start of a node to its end, for rows of a way: chains over the rows of its matrix, those
  * from m0 on. */
-DEV void return_over_node(struct block b, const struct span *q, int row0, int tile, int way, int m0,
+DEV void return_over_node(struct block b, const struct span *q, int h, int row0, int tile, int way, int m0,
                           const SHARED float *matrix, struct walk_room walk, int tid,
                           float (*part)[8][4])
 {
@@ -1174,7 +1174,7 @@ DEV void return_over_node(struct block b, const struct span *q, int row0, int ti
             }
         }
         UNROLL for (int j = 0; j < 8; j++) {
-            const int r = lane_of(TILE_ROWS, r0, j), mine = way_of(b, q, row0 + r, tile) == way;
+            const int r = lane_of(TILE_ROWS, r0, j), mine = way_of(b, q, h, row0 + r, tile) == way;
             UNROLL for (int i = 0; i < 4; i++)
                 if (mine) part[g][j][i] = walk.floor[r] == 0 ? 0.0f : c[j][i];
         }
@@ -1182,7 +1182,7 @@ DEV void return_over_node(struct block b, const struct span *q, int row0, int ti
 }
 /* Rows of a way and the keys of their node.  What is not finite does not reach rows that have a
  * factor of 0 for it. */
-DEV void add_node_rows(struct block b, const struct span *q, int row0, int tile, int way, int n,
+DEV void add_node_rows(struct block b, const struct span *q, int h, int row0, int tile, int way, int n,
                        int finite, const SHARED float *keys, const SHARED float *ds, int tid,
                        float (*part)[8][4])
 {
@@ -1200,21 +1200,21 @@ DEV void add_node_rows(struct block b, const struct span *q, int row0, int tile,
                 c[0][j][i] = sum;
             }
         UNROLL for (int j = 0; j < 8; j++) {
-            const int mine = way_of(b, q, row0 + lane_of(TILE_ROWS, r0, j), tile) == way;
+            const int mine = way_of(b, q, h, row0 + lane_of(TILE_ROWS, r0, j), tile) == way;
             UNROLL for (int i = 0; i < 4; i++)
                 if (mine) part[g][j][i] = part[g][j][i] + c[0][j][i];
         }
     }
 }
 /* Products of gradients of rows with w of FEW keys of their own tile. */
-DEV void turn_dots(struct block b, const struct span *q, int kvh, int row0, int key0, int first,
+DEV void turn_dots(struct block b, const struct span *q, int h, int kvh, int row0, int key0, int first,
                    int n, struct walk_room walk, int tid)
 {
     const GLOBAL float *w = reflect_w(b, q, kvh) + (int64_t)(key0 + first) * DIM;
     for (int i = tid; i < FEW * TILE_ROWS; i += THREADS) {
         const int j = i / TILE_ROWS, r = i % TILE_ROWS;
         float y = 0;
-        if (first + j >= n || way_of(b, q, row0 + r, key0 / KEYS) != REFLECT_OWN) continue;
+        if (first + j >= n || way_of(b, q, h, row0 + r, key0 / KEYS) != REFLECT_OWN) continue;
         for (int d = 0; d < DIM; d++) y = fma_(w[j * DIM + d], walk.next[d * TILE_ROWS + r], y);
         walk.dots[i] = y;
     }
@@ -1227,8 +1227,8 @@ DEV void turn_few(struct block b, const struct span *q, int h, int kvh, int row0
                        *beta = reflect_beta(b, q, kvh) + key0 + first;
     const GLOBAL double *turns =
         doubles_by_key(b, USE(0).tile_turns, q, kvh, FEW) + (int64_t)(key0 + first) * FEW;
-    const int all = least(n - first, FEW), newest = newest_key(b, q, row0 + row) - key0 - first;
-    if (way_of(b, q, row0 + row, key0 / KEYS) != REFLECT_OWN) return;
+    const int all = least(n - first, FEW), newest = newest_of(b, q, h, row0 + row) - key0 - first;
+    if (way_of(b, q, h, row0 + row, key0 / KEYS) != REFLECT_OWN) return;
     for (int j = 0; j < all; j++) {
         float sum = 0;
         for (int m = 0; m < all; m++) {
@@ -1251,7 +1251,7 @@ DEV void turn_few(struct block b, const struct span *q, int h, int kvh, int row0
     }
 }
 /* The gradients of rows behind the FEW keys. */
-DEV void return_few(struct block b, const struct span *q, int kvh, int row0, int key0, int first,
+DEV void return_few(struct block b, const struct span *q, int h, int kvh, int row0, int key0, int first,
                     int n, const SHARED float *ds, struct walk_room walk, int tid)
 {
     const GLOBAL float *w = reflect_w(b, q, kvh) + (int64_t)(key0 + first) * DIM;
@@ -1259,7 +1259,7 @@ DEV void return_few(struct block b, const struct span *q, int kvh, int row0, int
     for (int i = tid; i < DIM * TILE_ROWS; i += THREADS) {
         const int d = i / TILE_ROWS, r = i % TILE_ROWS;
         float sum = 0, a = walk.next[i];
-        if (way_of(b, q, row0 + r, key0 / KEYS) != REFLECT_OWN) continue;
+        if (way_of(b, q, h, row0 + r, key0 / KEYS) != REFLECT_OWN) continue;
         for (int j = 0; j < least(n - first, FEW); j++) {
             const float back = walk.parts[j * TILE_ROWS + r];
             if (back != 0) sum = fma_(w[j * DIM + d], back, sum);
@@ -1375,8 +1375,8 @@ DEV void backward_rows(struct block b)
             const struct grid lanes = grid_of(b.room + at.q, 1, TILE_ROWS),
                               others = grid_of(b.room + at.k, WIDER(DIM), 1);
             const struct tile_place by_rows = { h, row0, key0, 0 };
-            const int own = GATED && owns_tile(b, &q, row0, rows, j);
-            const int ways = REFLECTS ? ways_of(b, &q, row0, rows, j) : 0,
+            const int own = GATED && owns_tile(b, &q, h, row0, rows, j);
+            const int ways = REFLECTS ? ways_of(b, &q, h, row0, rows, j) : 0,
                       begun = REFLECTS ? nodes_begun(ways, j) : 0,
                       owned = ways >> REFLECT_OWN & 1, blocks = ways >> REFLECT_BLOCK & 1,
                       nodes = ways & ((1 << REFLECT_BLOCK) - (1 << REFLECT_NODE));
@@ -1420,7 +1420,7 @@ DEV void backward_rows(struct block b)
                         END
                         PHASE(tid)
                             if (go)
-                                return_over_node(b, &q, row0, j, way, m0, b.room + at.k, walk, tid,
+                                return_over_node(b, &q, h, row0, j, way, m0, b.room + at.k, walk, tid,
                                                  MINE.dq);
                         END
                         m0 += KEYS;
@@ -1441,7 +1441,7 @@ DEV void backward_rows(struct block b)
                     END
                     PHASE(tid)
                         if (go)
-                            take_way(b, &q, row0, key0, way, 0, b.room + at.q, b.room + at.k, tid,
+                            take_way(b, &q, h, row0, key0, way, 0, b.room + at.q, b.room + at.k, tid,
                                      MINE.s);
                     END
                     way = next_way(ways, way);
@@ -1462,7 +1462,7 @@ DEV void backward_rows(struct block b)
                 END
                 PHASE(tid)
                     if (FORMS > 1)
-                        take_class(b, &q, row0, key0, form, form == classes.least, 0, b.room + at.q,
+                        take_class(b, &q, h, row0, key0, form, form == classes.least, 0, b.room + at.q,
                                    b.room + at.k, tid, MINE.s);
                 END
             } while (++form <= classes.most && FORMS > 1);
@@ -1479,7 +1479,7 @@ DEV void backward_rows(struct block b)
                     END
                     PHASE(tid)
                         if (own)
-                            take_class(b, &q, row0, key0, level, level == OLDER_TILE, 0,
+                            take_class(b, &q, h, row0, key0, level, level == OLDER_TILE, 0,
                                        b.room + at.q, b.room + at.k, tid, MINE.s);
                     END
                 } while (++level <= NEWEST_KEY);
@@ -1710,7 +1710,7 @@ DEV void backward_rows(struct block b)
                     END
                     PHASE(tid)
                         if (go)
-                            add_level_rows(b, &q, row0, rows, key0, level, b.room + at.k,
+                            add_level_rows(b, &q, h, row0, rows, key0, level, b.room + at.k,
                                            WIDER(DIM), b.room + at.s, tid, carry);
                     END
                 } while (++level <= NEWEST_KEY);
@@ -1730,7 +1730,7 @@ DEV void backward_rows(struct block b)
                 do { /* back over the keys of an own tile */
                     const int go = owned && first < n;
                     PHASE(tid)
-                        if (go) turn_dots(b, &q, kvh, row0, key0, first, n, walk, tid);
+                        if (go) turn_dots(b, &q, h, kvh, row0, key0, first, n, walk, tid);
                     END
                     PHASE(tid)
                         for (int r = tid; go && r < rows; r += THREADS)
@@ -1738,12 +1738,12 @@ DEV void backward_rows(struct block b)
                     END
                     PHASE(tid)
                         if (go)
-                            return_few(b, &q, kvh, row0, key0, first, n, b.room + at.s, walk, tid);
+                            return_few(b, &q, h, kvh, row0, key0, first, n, b.room + at.s, walk, tid);
                     END
                     first += FEW;
                 } while (owned && first < n);
                 PHASE(tid)
-                    if (owned) load_own_gradients(b, &q, row0, j, tid, carry, MINE.dq);
+                    if (owned) load_own_gradients(b, &q, h, row0, j, tid, carry, MINE.dq);
                 END
                 do {
                     const int go = way < WAYS;
@@ -1754,7 +1754,7 @@ DEV void backward_rows(struct block b)
                     END
                     PHASE(tid)
                         if (go)
-                            add_node_rows(b, &q, row0, j, way, n,
+                            add_node_rows(b, &q, h, row0, j, way, n,
                                           ((SHARED int *)b.room)[at.flag + 1], b.room + at.k,
                                           b.room + at.s, tid, MINE.dq);
                     END
@@ -1763,13 +1763,13 @@ DEV void backward_rows(struct block b)
                 PHASE(tid)
                     if (blocks && nodes) fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
                     if (blocks && (nodes || owned))
-                        clear_other_ways(b, &q, row0, key0, 1, tid, b.room + at.s);
+                        clear_other_ways(b, &q, h, row0, key0, 1, tid, b.room + at.s);
                     COPIES_DONE
                 END
             }
             PHASE_IF(tid, FORMS > 1) /* dq of one form */
                 load_key_form(b, &q, kvh, key0, n, b.p->form, 0, tid, b.room + at.k);
-                mask_class(b, &q, row0, key0, b.p->form, 1, tid, b.room + at.s, b.room + at.s);
+                mask_class(b, &q, h, row0, key0, b.p->form, 1, tid, b.room + at.s, b.room + at.s);
             END_IF
             PHASE(tid)
                 const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
@@ -1787,12 +1787,12 @@ DEV void backward_rows(struct block b)
                             const int r = lane_of(TILE_ROWS, r0, j2),
                                       d = channel_of(TILE_ROWS, side, g) + i;
                             if (d < DIM)
-                                c[0][j2][i] = moved_gradient(b, &q, row0 + r, j, c[0][j2][i],
+                                c[0][j2][i] = moved_gradient(b, &q, h, row0 + r, j, c[0][j2][i],
                                                              carry[d * TILE_ROWS + r]);
                         }
                     /* 0 times a key that is not finite is no 0 */
                     for (int j2 = 0; REFLECTS && (nodes || owned) && j2 < 8; j2++)
-                        if (way_of(b, &q, row0 + lane_of(TILE_ROWS, r0, j2), j) != REFLECT_BLOCK)
+                        if (way_of(b, &q, h, row0 + lane_of(TILE_ROWS, r0, j2), j) != REFLECT_BLOCK)
                             for (int i = 0; i < 4; i++) c[0][j2][i] = 0;
                     UNROLL for (int j2 = 0; j2 < 8; j2++)
                         UNROLL for (int i = 0; i < 4; i++)

@@ -46,6 +46,23 @@ DEV float factor_of_gates(double sum)
     const float x = (float)sum;
     return x >= 88.7228f ? INFINITY : exp_from(-27.7f, x);
 }
+/* Where segments mix, only gates of keys of its own segment count for a key. */
+DEV int in_segment(struct block b, const struct span *q, int key, int other)
+{
+    if (!q->segments) return 1;
+    const GLOBAL int64_t *k = list_at(b, b.p->k_seg) + (int64_t)q->b * b.p->k_len + q->k0;
+    return k[key] == k[other];
+}
+/* Over channel d of the gates f of the keys from, from + step .. before `to` that count for a key,
+ * in this order. */
+DEV double sum_of_gates(struct block b, const struct span *q, const GLOBAL float *f, int d, int key,
+                        int from, int to, int step)
+{
+    double sum = 0;
+    for (int k = from; step > 0 ? k < to : k > to; k += step)
+        if (in_segment(b, q, k, key)) sum += channel_gate(f[(int64_t)k * DIM + d]);
+    return sum;
+}
 
 /* ---- Memory of the call, in `apart` ---------------------------------------------------------- */
 
@@ -80,11 +97,54 @@ DEV struct rows_at staged_keys(struct block b, const struct span *q, int h)
 {
     return gated_rows(b, USE(0).staged, q, h, 0);
 }
-/* Of all gates of a tile. */
+/* Of all gates of a tile, where segments do not mix. */
 DEV GLOBAL float *tile_factors(struct block b, const struct span *q, int h, int tile)
 {
     return (GLOBAL float *)(b.at.apart + USE(0).tile_factors)
          + ((int64_t)h * b.p->ktiles + q->ktile + tile) * DIM;
+}
+
+/* ---- Newest keys ----------------------------------------------------------------------------- */
+
+/* Where rows do not see intervals of keys: [B][H][q_len]. */
+DEV GLOBAL int32_t *newest_at(struct block b, const struct span *q, int h, int row)
+{
+    return (GLOBAL int32_t *)(b.at.apart + USE(0).newest)
+         + ((int64_t)q->b * b.p->heads + h) * b.p->q_len + q->q0 + row;
+}
+/* A group has rows of a head. */
+DEV void find_newest(struct block b)
+{
+    const int tile = b.x / b.p->heads, h = b.x % b.p->heads;
+    const struct span q = span_of(b, BY_TILE, tile);
+    const int first = (tile - q.tile) * ROWS,
+              end = sees_interval(b, &q) ? first : least(q.nq, first + ROWS);
+    PHASE(tid)
+        for (int row = first + tid; row < end; row += THREADS) {
+            int key = q.nk - 1;
+            while (key >= 0 && !sees(b, &q, h, row, key)) key--;
+            *newest_at(b, &q, h, row) = key;
+        }
+    END
+}
+/* The newest key of a row.  Below 0: none.  A window may hide that of an interval. */
+DEV int newest_of(struct block b, const struct span *q, int h, int row)
+{
+    if (row >= q->nq) return -1;
+    return sees_interval(b, q) ? newest_key(b, q, row) : *newest_at(b, q, h, row);
+}
+/* Is it in this tile for some row? */
+DEV int owns_tile(struct block b, const struct span *q, int h, int row0, int rows, int tile)
+{
+    if (sees_interval(b, q)) {
+        const int last = newest_key(b, q, row0 + rows - 1);
+        return last >= 0 && newest_key(b, q, row0) / KEYS <= tile && last / KEYS >= tile;
+    }
+    for (int row = row0; row < row0 + rows; row++) {
+        const int newest = *newest_at(b, q, h, row);
+        if (newest >= 0 && newest / KEYS == tile) return 1;
+    }
+    return 0;
 }
 
 /* ---- Before the passes ----------------------------------------------------------------------- */
@@ -96,15 +156,17 @@ DEV void stage_keys(struct block b)
     const struct span q = span_of(b, BY_KTILE, tile);
     const int key0 = (tile - q.ktile) * KEYS, n = least(q.nk - key0, KEYS);
     const struct rows_at keys = key_rows(b, &q, h / (b.p->heads / b.p->kv_heads));
-    const GLOBAL float *f = channel_gates_of(b, &q, h) + (int64_t)key0 * DIM;
+    const GLOBAL float *f = channel_gates_of(b, &q, h);
     GLOBAL float *to = gated_keys(b, USE(0).staged, &q, h, DIM) + (int64_t)key0 * DIM;
     PHASE(tid)
         for (int d = tid; d < DIM; d += THREADS) {
             double sum = 0;
             for (int k = n - 1; k >= 0; k--) {
+                if (q.segments)
+                    sum = sum_of_gates(b, &q, f, d, key0 + k, key0 + n - 1, key0 + k, -1);
                 to[k * DIM + d] = load_number(keys.at, keys.type, row_offset(keys, key0 + k) + d)
                                 * factor_of_gates(sum);
-                sum += channel_gate(f[k * DIM + d]);
+                sum += channel_gate(f[(int64_t)(key0 + k) * DIM + d]);
             }
             tile_factors(b, &q, h, tile - q.ktile)[d] = factor_of_gates(sum);
         }
@@ -112,25 +174,19 @@ DEV void stage_keys(struct block b)
 }
 
 /* Does a row see a key that is not newer than its newest one? */
-DEV int is_in_window(struct block b, const struct span *q, int row, int key)
+DEV int sees_older(struct block b, const struct span *q, int h, int row, int key)
 {
-    return q->d0 + row - key <= b.p->hi;
+    return sees_interval(b, q) ? q->d0 + row - key <= b.p->hi : sees(b, q, h, row, key);
 }
 /* The newest key that a row sees; below 0: none. */
-DEV int newest_seen(struct block b, const struct span *q, int row)
+DEV int newest_seen(struct block b, const struct span *q, int h, int row)
 {
-    const int key = row < q->nq ? newest_key(b, q, row) : -1;
-    return key >= 0 && is_in_window(b, q, row, key) ? key : -1;
+    const int key = newest_of(b, q, h, row);
+    return key >= 0 && sees_older(b, q, h, row, key) ? key : -1;
 }
-/* Is the newest key of some row in this tile? */
-DEV int owns_tile(struct block b, const struct span *q, int row0, int rows, int tile)
+DEV int level_of(struct block b, const struct span *q, int h, int row, int key)
 {
-    const int last = newest_key(b, q, row0 + rows - 1);
-    return last >= 0 && newest_key(b, q, row0) / KEYS <= tile && last / KEYS >= tile;
-}
-DEV int level_of(struct block b, const struct span *q, int row, int key)
-{
-    const int newest = newest_seen(b, q, row);
+    const int newest = newest_seen(b, q, h, row);
     int level = 0;
     if (newest < 0 || newest / KEYS != key / KEYS) return OLDER_TILE;
     if (newest == key) return NEWEST_KEY;
@@ -138,9 +194,16 @@ DEV int level_of(struct block b, const struct span *q, int row, int key)
     return level;
 }
 
-/* The factor of a row as the next older tile reads it. */
-DEV float next_carry(float e, float factor)
+/* The factor of a row whose newest key is `newest`, as the next older tile reads it. */
+DEV float next_carry(struct block b, const struct span *q, int h, int newest, int tile, int d,
+                     float e)
 {
+    const int key0 = tile * KEYS;
+    const float factor =
+        q->segments
+            ? factor_of_gates(sum_of_gates(b, q, channel_gates_of(b, q, h), d, newest,
+                                           key0 + KEYS - 1, key0 - 1, -1))
+            : tile_factors(b, q, h, tile)[d];
     const float y = e * factor;
     return y < LOW_FACTOR ? 0.0f : y;
 }
@@ -155,27 +218,27 @@ DEV void walk_rows(struct block b)
     const GLOBAL float *f = channel_gates_of(b, &q, h);
     PHASE(tid)
         for (int i = tid; i < rows * DIM; i += THREADS) {
-            const int row = row0 + i / DIM, d = i % DIM, newest = newest_seen(b, &q, row),
+            const int row = row0 + i / DIM, d = i % DIM, newest = newest_seen(b, &q, h, row),
                       own = newest / KEYS;
-            double sum = 0;
             if (newest < 0) continue;
-            for (int k = own * KEYS; k <= newest; k++)
-                sum += channel_gate(f[(int64_t)k * DIM + d]);
-            float e = factor_of_gates(sum);
+            float e = factor_of_gates(
+                sum_of_gates(b, &q, f, d, newest, own * KEYS, newest + 1, 1));
             for (int j = own - 1; j >= oldest; j--) {
                 if (j == own - 1 || (j + 1) % CHUNK_TILES == 0)
                     gated_row(b, USE(0).carries_of_rows, j / CHUNK_TILES, &q, h, row)[d] = e;
-                e = next_carry(e, tile_factors(b, &q, h, j)[d]);
+                e = next_carry(b, &q, h, newest, j, d, e);
             }
         }
     END
 }
-/* What a row carries to a tile that is older than its newest key's, `own`. */
-DEV float carry_to(struct block b, const struct span *q, int h, int row, int own, int tile, int d)
+/* What a row carries to a tile that is older than that of its newest key. */
+DEV float carry_to(struct block b, const struct span *q, int h, int row, int newest, int tile,
+                   int d)
 {
-    const int chunk = tile / CHUNK_TILES, top = least(own, (chunk + 1) * CHUNK_TILES) - 1;
+    const int chunk = tile / CHUNK_TILES,
+              top = least(newest / KEYS, (chunk + 1) * CHUNK_TILES) - 1;
     float e = gated_row(b, USE(0).carries_of_rows, chunk, q, h, row)[d];
-    for (int j = top; j > tile; j--) e = next_carry(e, tile_factors(b, q, h, j)[d]);
+    for (int j = top; j > tile; j--) e = next_carry(b, q, h, newest, j, d, e);
     return e;
 }
 
@@ -208,16 +271,16 @@ DEV int load_moved_rows(struct block b, const struct span *q, int h, struct rows
     int finite = 1;
     for (int i = tid; i < all * (FOURS(DIM) / 4); i += THREADS) {
         const int r = i % all, d = i / all * 4,
-                  newest = r < rows ? newest_seen(b, q, row0 + r) : -1, own = newest / KEYS,
+                  newest = r < rows ? newest_seen(b, q, h, row0 + r) : -1, own = newest / KEYS,
                   reads = newest >= 0 && own > tile;
         const int begins = !steps || own == tile + 1;
         const four x = reads ? load_four_at(queries, r, d, DIM) : four_of(0, 0, 0, 0);
         for (int n = 0; n < 4; n++) {
             float y = n == 0 ? x.x : n == 1 ? x.y : n == 2 ? x.z : x.w, e = 0;
             if (reads && d + n < DIM) {
-                e = begins ? carry_to(b, q, h, row0 + r, own, tile, d + n)
-                           : next_carry(carry[(d + n) * all + r],
-                                        tile_factors(b, q, h, tile + 1)[d + n]);
+                e = begins ? carry_to(b, q, h, row0 + r, newest, tile, d + n)
+                           : next_carry(b, q, h, newest, tile + 1, d + n,
+                                        carry[(d + n) * all + r]);
                 y = y * scale;
                 if (factors >= 0) y = y * factor[r];
                 y = y * e;
@@ -237,17 +300,22 @@ DEV void load_level_keys(struct block b, const struct span *q, int h, int key0, 
 {
     const int size = level == OLDER_TILE ? KEYS : 1 << level; /* of a half */
     const struct rows_at keys = key_rows(b, q, h / (b.p->heads / b.p->kv_heads));
-    const GLOBAL float *f = channel_gates_of(b, q, h) + (int64_t)key0 * DIM;
+    const GLOBAL float *f = channel_gates_of(b, q, h);
     for (int i = tid; level != OLDER_TILE && i < DIM * (KEYS / size); i += THREADS) {
-        const int d = i % DIM, side = i / DIM, upper = side % 2;
+        const int d = i % DIM, side = i / DIM, upper = side % 2, first = key0 + side * size,
+                  end = least(first + size, key0 + n);
         double sum = 0;
         for (int s = 0; s < size; s++) {
             const int k = side * size + (upper ? s : size - 1 - s);
             float x = 1;
             if (k >= n) continue;
-            if (upper) sum += channel_gate(f[k * DIM + d]);
+            const double gate = channel_gate(f[(int64_t)(key0 + k) * DIM + d]);
+            if (upper) sum += gate;
+            if (q->segments && level != NEWEST_KEY)
+                sum = upper ? sum_of_gates(b, q, f, d, key0 + k, first, key0 + k + 1, 1)
+                            : sum_of_gates(b, q, f, d, key0 + k, end - 1, key0 + k, -1);
             if (level != NEWEST_KEY) x = factor_of_gates(sum);
-            if (!upper) sum += channel_gate(f[k * DIM + d]);
+            if (!upper) sum += gate;
             if (!upper && !plain)
                 x = load_number(keys.at, keys.type, row_offset(keys, key0 + k) + d) * x;
             to.at[k * to.one + d * to.channel] = x;
@@ -262,7 +330,7 @@ DEV void load_level_rows(struct block b, const struct span *q, int h, int row0, 
 {
     for (int i = tid; level != OLDER_TILE && i < all * DIM; i += THREADS) {
         const int r = i % all, d = i / all,
-                  number = (r < rows ? newest_seen(b, q, row0 + r) : -1) - key0;
+                  number = (r < rows ? newest_seen(b, q, h, row0 + r) : -1) - key0;
         const int in = number >= 0 && number < KEYS
                     && (level == NEWEST_KEY || (number >> level & 1));
         float x = 0;
@@ -276,13 +344,13 @@ DEV void load_level_rows(struct block b, const struct span *q, int h, int row0, 
 
 /* dq of the rows that own the tile, from their ds, [key][row]: adds to theirs of the carries, which
  * are [channel][row].  keys: those of the level, [key][channel]. */
-DEV void add_level_rows(struct block b, const struct span *q, int row0, int rows, int key0,
+DEV void add_level_rows(struct block b, const struct span *q, int h, int row0, int rows, int key0,
                         int level, const SHARED float *keys, int stride, const SHARED float *ds,
                         int tid, SHARED float *carry)
 {
     for (int i = tid; i < TILE_ROWS * DIM; i += THREADS) {
         const int r = i % TILE_ROWS, d = i / TILE_ROWS,
-                  newest = (r < rows ? newest_seen(b, q, row0 + r) : -1) - key0;
+                  newest = (r < rows ? newest_seen(b, q, h, row0 + r) : -1) - key0;
         float sum = 0;
         if (newest < 0 || newest >= KEYS) continue;
         if (level == NEWEST_KEY) {
@@ -292,16 +360,16 @@ DEV void add_level_rows(struct block b, const struct span *q, int row0, int rows
         if (!(newest >> level & 1)) continue;
         const int middle = newest >> level << level;
         for (int k = middle - (1 << level); k < middle; k++)
-            if (is_in_window(b, q, row0 + r, key0 + k))
+            if (sees_older(b, q, h, row0 + r, key0 + k))
                 sum = fma_(keys[k * stride + d], ds[k * TILE_ROWS + r], sum);
         carry[i] = carry[i] + times_factor(sum, keys[newest * stride + d]);
     }
 }
 /* What a tile gives to dq of a row: by a product d, or summed in its carry if it owns the tile. */
-DEV float moved_gradient(struct block b, const struct span *q, int row, int tile, float d,
+DEV float moved_gradient(struct block b, const struct span *q, int h, int row, int tile, float d,
                          float carry)
 {
-    const int newest = newest_seen(b, q, row);
+    const int newest = newest_seen(b, q, h, row);
     return newest < 0 || newest / KEYS < tile ? 0.0f
          : newest / KEYS == tile              ? carry
                                               : times_factor(d, carry);
@@ -322,10 +390,10 @@ DEV void add_level_keys(struct block b, const struct span *q, int h, int row0, i
         float sum = 0;
         if (level != NEWEST_KEY && (k >> bit & 1)) continue;
         for (int r = 0; r < rows; r++) {
-            const int newest = newest_seen(b, q, row0 + r) - key0;
+            const int newest = newest_seen(b, q, h, row0 + r) - key0;
             const float x = row[r * stride + d];
             if (newest < first || newest >= first + (1 << bit)
-                || !is_in_window(b, q, row0 + r, key0 + k))
+                || !sees_older(b, q, h, row0 + r, key0 + k))
                 continue;
             if (level == NEWEST_KEY) {
                 *own = fma_(ds[r * KEYS + k], x, *own);
@@ -339,11 +407,11 @@ DEV void add_level_keys(struct block b, const struct span *q, int h, int row0, i
     }
 }
 /* Products add nothing for rows that own the tile: ds, [row][key]. */
-DEV void clear_own_rows(struct block b, const struct span *q, int row0, int key0, int tid,
+DEV void clear_own_rows(struct block b, const struct span *q, int h, int row0, int key0, int tid,
                         SHARED float *ds)
 {
     for (int i = tid; i < TILE_ROWS * KEYS; i += THREADS)
-        if (level_of(b, q, row0 + i / KEYS, key0) != OLDER_TILE) ds[i] = 0;
+        if (level_of(b, q, h, row0 + i / KEYS, key0) != OLDER_TILE) ds[i] = 0;
 }
 /* An item is done with a head: its parts join the sums. */
 DEV void join_gate_parts(struct block b, const struct span *q, int h, int key0, int n, int tid)
@@ -370,12 +438,14 @@ DEV void unstage_keys(struct block b)
         for (int i = tid; i < group * DIM; i += THREADS) {
             const int h = kvh * group + i / DIM, d = i % DIM;
             const int64_t first = (int64_t)key0 * DIM + d;
-            const GLOBAL float *f = channel_gates_of(b, &q, h) + first,
+            const GLOBAL float *f = channel_gates_of(b, &q, h),
                                *staged = gated_keys(b, USE(0).staged, &q, h, DIM) + first;
             GLOBAL float *g = gated_keys(b, USE(0).staged_gradients, &q, h, DIM) + first;
             GLOBAL double *own = gated_sums(b, &q, h) + (int64_t)key0 * 2 * DIM + d;
             double sum = 0;
             for (int k = n - 1; k >= 0; k--) {
+                if (q.segments)
+                    sum = sum_of_gates(b, &q, f, d, key0 + k, key0 + n - 1, key0 + k, -1);
                 const float e = factor_of_gates(sum), kept = times_factor(g[k * DIM], 1.0f);
                 const double mine = own[k * 2 * DIM];
                 /* a key or a factor without a gradient may be NaN */
@@ -386,7 +456,7 @@ DEV void unstage_keys(struct block b)
                 own[k * 2 * DIM + DIM] =
                     own[k * 2 * DIM + DIM] - (key * (double)kept + row * mine);
                 g[k * DIM] = (float)((kept == 0 ? 0.0 : (double)e) * (double)kept + mine);
-                sum += channel_gate(f[k * DIM]);
+                sum += channel_gate(f[first + k * DIM]);
             }
         }
     END
@@ -403,27 +473,39 @@ DEV void unstage_keys(struct block b)
         }
     END
 }
-/* dlog_f of a sequence and a head, `to`: sums of q dq - k dk over the keys from each on.  All of
- * them are 0, so where one is NaN, older ones are summed from the oldest key. */
-DEV void store_channel_gates(struct block b, const struct span *q, int h, int tid,
-                             GLOBAL float *to)
+/* The gradient of a gate is the sum of q dq - k dk over the keys from it on that count for key
+ * `oldest`.  All of them are 0, so where one is NaN, older ones are summed from the oldest key. */
+DEV void store_gates_of(struct block b, const struct span *q, int h, int oldest, int d,
+                        GLOBAL float *to)
 {
     const GLOBAL float *f = channel_gates_of(b, q, h);
     const GLOBAL double *sums = gated_sums(b, q, h) + DIM;
-    for (int d = tid; d < DIM && q->nq && q->nk; d += THREADS) {
-        double sum = 0;
-        for (int64_t l = q->nk - 1; l >= 0; l--) {
-            sum += sums[l * 2 * DIM + d];
-            to[l * DIM + d] = f[l * DIM + d] <= -10000.0f ? 0.0f : (float)sum;
+    double sum = 0;
+    for (int l = q->nk - 1; l >= oldest; l--) {
+        const int64_t i = (int64_t)l * DIM + d;
+        if (!in_segment(b, q, l, oldest)) continue;
+        sum += sums[i + (int64_t)l * DIM];
+        to[i] = f[i] <= -10000.0f ? 0.0f : (float)sum;
+    }
+    if (sum - sum != 0) {
+        sum = 0;
+        for (int l = oldest; l < q->nk && sum - sum == 0; l++) {
+            const int64_t i = (int64_t)l * DIM + d;
+            if (!in_segment(b, q, l, oldest)) continue;
+            to[i] = f[i] <= -10000.0f ? 0.0f : (float)-sum;
+            sum += sums[i + (int64_t)l * DIM];
         }
-        if (sum - sum != 0) {
-            sum = 0;
-            for (int64_t l = 0; l < q->nk && sum - sum == 0; l++) {
-                to[l * DIM + d] = f[l * DIM + d] <= -10000.0f ? 0.0f : (float)-sum;
-                sum += sums[l * 2 * DIM + d];
-            }
-        }
-        to[d] = 0;
+    }
+    to[(int64_t)oldest * DIM + d] = 0;
+}
+/* dlog_f of a sequence and a head, `to`. */
+DEV void store_channel_gates(struct block b, const struct span *q, int h, int tid,
+                             GLOBAL float *to)
+{
+    for (int oldest = 0; oldest < (q->segments ? q->nk : least(q->nk, 1)) && q->nq; oldest++) {
+        int begins = 1;
+        for (int l = 0; l < oldest && begins; l++) begins = !in_segment(b, q, l, oldest);
+        for (int d = tid; d < DIM && begins; d += THREADS) store_gates_of(b, q, h, oldest, d, to);
     }
 }
 

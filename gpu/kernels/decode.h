@@ -137,7 +137,7 @@ DEV void decode_scores_of(struct block b, struct decode_room at, const struct de
         float s = -INFINITY;
         if (lane < part->lanes) {
             const int h = lane_head(b, part, lane), row = lane_row(b, part, lane);
-            if (class_ != ALL_CLASSES && !is_of_class(b, &part->q, row, key, class_)) continue;
+            if (class_ != ALL_CLASSES && !is_of_class(b, &part->q, h, row, key, class_)) continue;
             if (key <= part->seen.last && sees(b, &part->q, h, row, key)) {
                 struct term_state state[MOST_USES];
                 open_terms(b, h, state);
@@ -331,7 +331,7 @@ DEV int decode_overflows(struct block b, const struct span *q, int h, int row)
     const int kvh = h / (b.p->heads / b.p->kv_heads);
     for (int j = seen.first; j <= seen.last; j++) {
         if (!sees(b, q, h, row, j)) continue;
-        const int class_ = FORMS > 1 ? pair_class(b, q, row, j) : ALL_CLASSES;
+        const int class_ = FORMS > 1 ? pair_class(b, q, h, row, j) : ALL_CLASSES;
         const struct rows_at k =
             FORMS > 1 ? keys_in_form(b, q, kvh, class_) : key_rows(b, q, kvh);
         double sum = 0;

@@ -18,14 +18,17 @@ DEV int64_t key_place(struct block b, const struct span *q, int key)
     return q->run ? q->k_from + key
                   : list_at(b, b.p->k_pos)[(int64_t)q->b * b.p->k_len + q->k0 + key];
 }
-DEV int pair_class(struct block b, const struct span *q, int row, int key)
+DEV int range_class(struct block b, const struct span *q, int row, int key)
 {
-    if (GATED) return level_of(b, q, row, key);
     const struct gpu_turn u = TURN;
     const int64_t x = row_place(b, q, row), y = key_place(b, q, key);
     if (u.rule != 2) return x - y >= u.window;
     const int64_t chunks = floor_div(x, u.group) - floor_div(y, u.group);
     return chunks <= 0 ? 0 : chunks == 1 ? 1 : 2;
+}
+DEV int pair_class(struct block b, const struct span *q, int h, int row, int key)
+{
+    return GATED ? level_of(b, q, h, row, key) : range_class(b, q, row, key);
 }
 /* The classes that a tile may have: least .. most. */
 struct tile_classes {
@@ -36,8 +39,8 @@ DEV struct tile_classes classes_of(struct block b, const struct span *q, int row
 {
     struct tile_classes c = { 0, FORMS - 1 };
     if (FORMS > 1 && q->run) {
-        c.least = pair_class(b, q, row0, key0 + keys - 1);
-        c.most = pair_class(b, q, row0 + rows - 1, key0);
+        c.least = range_class(b, q, row0, key0 + keys - 1);
+        c.most = range_class(b, q, row0 + rows - 1, key0);
     }
     return c;
 }
@@ -79,17 +82,17 @@ DEV void load_key_form(struct block b, const struct span *q, int kvh, int key0, 
     if (lanes) load_across(k, key0, keys, KEYS, DIM, 1.0f, tid, to);
     else load_rows(k, key0, keys, KEYS, DIM, WIDER(DIM), tid, to);
 }
-DEV int is_of_class(struct block b, const struct span *q, int row, int key, int class_)
+DEV int is_of_class(struct block b, const struct span *q, int h, int row, int key, int class_)
 {
-    return row < q->nq && key < q->nk && pair_class(b, q, row, key) == class_;
+    return row < q->nq && key < q->nk && pair_class(b, q, h, row, key) == class_;
 }
 /* ds of one class: pairs of others become 0.  x: [key][row], or [row][key]; to: where they go. */
-DEV void mask_class(struct block b, const struct span *q, int row0, int key0, int class_,
+DEV void mask_class(struct block b, const struct span *q, int h, int row0, int key0, int class_,
                     int by_key, int tid, const SHARED float *x, SHARED float *to)
 {
     for (int i = tid; i < KEYS * TILE_ROWS; i += THREADS) {
         const int r = by_key ? i % TILE_ROWS : i / KEYS, k = by_key ? i / TILE_ROWS : i % KEYS;
-        to[i] = is_of_class(b, q, row0 + r, key0 + k, class_) ? x[i] : 0.0f;
+        to[i] = is_of_class(b, q, h, row0 + r, key0 + k, class_) ? x[i] : 0.0f;
     }
 }
 

@@ -188,7 +188,7 @@ DEV int overflows(struct block b, struct forward_room at, const struct span *q, 
                     ? query_number(b, q, h, row, d, b.p->scale, b.p->q_factor)
                     : b.room[at.q + d * ROWS + r];
             if (FORMS > 1) {
-                const int class_ = pair_class(b, q, row, j);
+                const int class_ = pair_class(b, q, h, row, j);
                 const struct rows_at f =
                     keys_in_form(b, q, h / (b.p->heads / b.p->kv_heads), class_);
                 const double z = (double)form_of_row(b, q, h, row, class_, d, b.p->scale,
@@ -207,7 +207,7 @@ DEV int overflows(struct block b, struct forward_room at, const struct span *q, 
 
 /* Scores of a tile: of all pairs, of those of a class, or of the rows that go a way. */
 enum { ALL_CLASSES = -1, NO_WAY = -1 };
-DEV void take_scores(struct block b, struct forward_room at, const struct span *q, int row0,
+DEV void take_scores(struct block b, struct forward_room at, const struct span *q, int h, int row0,
                      int key0, int class_, int way, int tid)
 {
     float c[MOST_OTHERS][8];
@@ -215,9 +215,9 @@ DEV void take_scores(struct block b, struct forward_room at, const struct span *
     product(ROWS, b.room + at.q, b.room + at.k, WIDER(DIM), FOURS(DIM), r0, side, c);
     for (int i = 0; i < OTHERS(ROWS) * 8; i++) {
         const int k = other_of(ROWS, side, i / 8), r = lane_of(ROWS, r0, i % 8);
-        if (way != NO_WAY ? way_of(b, q, row0 + r, key0 / KEYS) == way
+        if (way != NO_WAY ? way_of(b, q, h, row0 + r, key0 / KEYS) == way
                           : class_ == ALL_CLASSES
-                                || is_of_class(b, q, row0 + r, key0 + k, class_))
+                                || is_of_class(b, q, h, row0 + r, key0 + k, class_))
             b.room[at.s + k * ROWS + r] = c[i / 8][i % 8];
     }
 }
@@ -239,14 +239,14 @@ DEV void score_levels(struct block b, struct forward_room at, const struct span 
                                 others, lanes);
         END
         PHASE(tid)
-            if (own) take_scores(b, at, q, row0, key0, level, NO_WAY, tid);
+            if (own) take_scores(b, at, q, h, row0, key0, level, NO_WAY, tid);
         END
     } while (++level <= NEWEST_KEY);
 }
 /* Rows that keys reflect go these `ways`, and on to the next older tile: kernels/reflections.h.
  * Loops run at least once here, too. */
-DEV void score_reflected(struct block b, struct forward_room at, const struct span *q, int kvh,
-                         int row0, int rows, int key0, int n, int ways)
+DEV void score_reflected(struct block b, struct forward_room at, const struct span *q, int h,
+                         int kvh, int row0, int rows, int key0, int n, int ways)
 {
     const struct walk_room walk = walk_room_of(b, at.size);
     const int tile = key0 / KEYS;
@@ -260,12 +260,12 @@ DEV void score_reflected(struct block b, struct forward_room at, const struct sp
                           WIDER(DIM), tid, b.room + at.k);
         END
         PHASE(tid)
-            if (go) take_scores(b, at, q, row0, key0, ALL_CLASSES, way, tid);
+            if (go) take_scores(b, at, q, h, row0, key0, ALL_CLASSES, way, tid);
         END
         way = next_way(ways, way);
     } while (way < WAYS);
-    meet_own_tile(b, q, 0, kvh, row0, rows, key0, n, ways >> REFLECT_OWN & 1, 0, walk, u, s);
-    step_over_nodes(b, q, kvh, row0, tile, nodes_begun(ways, tile), walk, u, b.room + at.k);
+    meet_own_tile(b, q, h, kvh, row0, rows, key0, n, ways >> REFLECT_OWN & 1, 0, walk, u, s);
+    step_over_nodes(b, q, h, kvh, row0, tile, nodes_begun(ways, tile), walk, u, b.room + at.k);
 }
 
 DEV void forward(struct block b)
@@ -371,7 +371,7 @@ DEV void forward(struct block b)
                 END
                 PHASE(tid)
                     if (FORMS > 1 && !mixed)
-                        take_scores(b, at, &q, row0, key0,
+                        take_scores(b, at, &q, h, row0, key0,
                                     form == classes.least ? ALL_CLASSES : form, NO_WAY, tid);
                 END
             } while (++form <= classes.most && FORMS > 1);
@@ -399,11 +399,11 @@ DEV void forward(struct block b)
                 }
             END
             if (REFLECTS)
-                score_reflected(b, at, &q, kvh, row0, rows, key0, n,
-                                mixed ? 0 : ways_of(b, &q, row0, rows, j));
+                score_reflected(b, at, &q, h, kvh, row0, rows, key0, n,
+                                mixed ? 0 : ways_of(b, &q, h, row0, rows, j));
             if (GATED)
                 score_levels(b, at, &q, h, row0, rows, key0, n, scale,
-                             !mixed && owns_tile(b, &q, row0, rows, j));
+                             !mixed && owns_tile(b, &q, h, row0, rows, j));
             const int apart = SCAN >= 0 && !mixed && USE(most(SCAN, 0)).gates != GATES_OF_KEYS;
             PHASE_IF(tid, SCAN >= 0)
                 if (apart)

@@ -79,7 +79,7 @@ DEV void backward_inputs(struct block b)
             const struct tile_pairs pairs = { b.room + at.g, b.room + at.size, KEYS, 1, row0, key0,
                                                keys, 0 };
             const int rows = least(q.nq - row0, TILE_ROWS),
-                      own = GATED && owns_tile(b, &q, row0, rows, key0 / KEYS);
+                      own = GATED && owns_tile(b, &q, h, row0, rows, key0 / KEYS);
             const struct tile_place by_keys = { h, row0, key0, 1 };
             const struct grid lanes = grid_of(b.room + at.k, 1, KEYS),
                               others = grid_of(b.room + at.q, WIDER(DIM), 1);
@@ -119,7 +119,7 @@ DEV void backward_inputs(struct block b)
                 fade_rows(b, &q, row0, rows, key0 / KEYS, WIDER(DIM), tid, b.room + at.q);
             END_IF
             if (REFLECTS) {
-                const int ways = MIXES ? 0 : ways_of(b, &q, row0, rows, key0 / KEYS);
+                const int ways = MIXES ? 0 : ways_of(b, &q, h, row0, rows, key0 / KEYS);
                 int way = next_way(ways, REFLECT_OWN);
                 PHASE(tid)
                     load_reflected_rows(b, &q, h, row0, rows, TILE_ROWS, key0 / KEYS, ALL_WAYS, tid,
@@ -134,7 +134,7 @@ DEV void backward_inputs(struct block b)
                     END
                     PHASE(tid)
                         if (go)
-                            take_way(b, &q, row0, key0, way, 1, b.room + at.k, b.room + at.q, tid,
+                            take_way(b, &q, h, row0, key0, way, 1, b.room + at.k, b.room + at.q, tid,
                                      MINE.s);
                     END
                     way = next_way(ways, way);
@@ -156,7 +156,7 @@ DEV void backward_inputs(struct block b)
                 END
                 PHASE(tid)
                     if (FORMS > 1 && !MIXES)
-                        take_class(b, &q, row0, key0, form, form == classes.least, 1, b.room + at.k,
+                        take_class(b, &q, h, row0, key0, form, form == classes.least, 1, b.room + at.k,
                                    b.room + at.q, tid, MINE.s);
                 END
             } while (++form <= classes.most && FORMS > 1);
@@ -173,7 +173,7 @@ DEV void backward_inputs(struct block b)
                     END
                     PHASE(tid)
                         if (own)
-                            take_class(b, &q, row0, key0, level, level == OLDER_TILE, 1,
+                            take_class(b, &q, h, row0, key0, level, level == OLDER_TILE, 1,
                                        b.room + at.k, b.room + at.q, tid, MINE.s);
                     END
                 } while (++level <= NEWEST_KEY);

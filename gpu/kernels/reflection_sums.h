@@ -97,14 +97,14 @@ DEV void sum_own_tiles(struct block b)
     while (t.item >= 0) {
         const int rows = least(q.nq - t.row0, TILE_ROWS),
                   owned = walks_over(b, &q, t.row0, rows, J)
-                       && ways_of(b, &q, t.row0, rows, J) >> REFLECT_OWN & 1;
+                       && ways_of(b, &q, t.h, t.row0, rows, J) >> REFLECT_OWN & 1;
         const struct row_tile next = next_rows(b, &q, kvh, key0, n, t);
         const struct own_tile own = { &q, t.h, kvh, t.row0, key0, n, b.room, acts };
         touched |= owned;
         PHASE(tid)
             for (int r = tid; r < TILE_ROWS; r += THREADS)
-                acts[r] = r < rows && way_of(b, &q, t.row0 + r, J) == REFLECT_OWN
-                            ? newest_key(b, &q, t.row0 + r) - key0 + 1
+                acts[r] = r < rows && way_of(b, &q, t.h, t.row0 + r, J) == REFLECT_OWN
+                            ? newest_of(b, &q, t.h, t.row0 + r) - key0 + 1
                             : 0;
         END
         PHASE(tid)
@@ -191,7 +191,7 @@ DEV void sum_matrices(struct block b)
     while (t.item >= 0) {
         const int rows = least(q.nq - t.row0, TILE_ROWS),
                   go = walks_over(b, &q, t.row0, rows, first)
-                    && ways_of(b, &q, t.row0, rows, first) >> way & 1;
+                    && ways_of(b, &q, t.h, t.row0, rows, first) >> way & 1;
         const struct row_tile next = next_rows(b, &q, kvh, first * KEYS, KEYS, t);
         PHASE(tid)
             const struct rows_at rows_a =
@@ -203,7 +203,7 @@ DEV void sum_matrices(struct block b)
             for (int i = tid; go && i < TILE_ROWS * KEYS; i += THREADS) {
                 const int r = i / KEYS, m = m0 + i % KEYS;
                 float x = 0;
-                if (r < rows && m < DIM && way_of(b, &q, t.row0 + r, first) == way)
+                if (r < rows && m < DIM && way_of(b, &q, t.h, t.row0 + r, first) == way)
                     x = load_number(rows_a.at, rows_a.type, row_offset(rows_a, r) + m);
                 finite &= x * 0.0f == 0.0f;
                 a[i] = x;

@@ -307,18 +307,25 @@ DEV int way_from(int own, int tile)
     for (int apart = (own ^ tile) >> 1; apart; apart >>= 1) way++;
     return way;
 }
-DEV int way_of(struct block b, const struct span *q, int row, int tile)
+DEV int way_of(struct block b, const struct span *q, int h, int row, int tile)
 {
-    const int newest = row < q->nq ? newest_key(b, q, row) : -1;
+    const int newest = newest_of(b, q, h, row);
     return newest < 0 ? REFLECT_LATER : way_from(newest / KEYS, tile);
 }
 /* Bit `way` is set if some row goes this way. */
-DEV int ways_of(struct block b, const struct span *q, int row0, int rows, int tile)
+DEV int ways_of(struct block b, const struct span *q, int h, int row0, int rows, int tile)
 {
-    const int first = newest_key(b, q, row0) / KEYS, last = newest_key(b, q, row0 + rows - 1);
     int set = 0;
-    for (int own = most(first, tile); last >= 0 && own <= last / KEYS; own++)
-        set |= 1 << way_from(own, tile);
+    if (sees_interval(b, q)) {
+        const int first = newest_key(b, q, row0) / KEYS, last = newest_key(b, q, row0 + rows - 1);
+        for (int own = most(first, tile); last >= 0 && own <= last / KEYS; own++)
+            set |= 1 << way_from(own, tile);
+        return set;
+    }
+    for (int row = row0; row < row0 + rows; row++) {
+        const int way = way_of(b, q, h, row, tile);
+        if (way != REFLECT_LATER) set |= 1 << way;
+    }
     return set;
 }
 /* The next way of the set `ways` after `way`, or WAYS if that was the last one. */
@@ -380,7 +387,7 @@ DEV int load_reflected_rows(struct block b, const struct span *q, int h, int row
     int finite = 1;
     for (int i = tid; i < all * (FOURS(DIM) / 4); i += THREADS) {
         const int r = i % all, d = i / all * 4,
-                  way = r < rows ? way_of(b, q, row0 + r, tile) : REFLECT_LATER;
+                  way = r < rows ? way_of(b, q, h, row0 + r, tile) : REFLECT_LATER;
         SHARED float *x = to.at + r * to.one + d * to.channel;
         four y = four_of(0, 0, 0, 0);
         if (way >= REFLECT_NODE && (only == ALL_WAYS || way == only))
@@ -423,7 +430,7 @@ DEV void open_floor(struct block b, struct walk_room r, const SHARED float *u, i
 
 /* Products of rows with k and w of FEW keys of their own tile, of the first of which `first` is the
  * number.  s: [key][ROWS]. */
-DEV void dot_few(struct block b, const struct span *q, int kvh, int row0, int key0, int first,
+DEV void dot_few(struct block b, const struct span *q, int h, int kvh, int row0, int key0, int first,
                  int n, struct walk_room r, const SHARED float *u, int tid, SHARED float *s)
 {
     const struct rows_at k = key_rows(b, q, kvh);
@@ -431,7 +438,7 @@ DEV void dot_few(struct block b, const struct span *q, int kvh, int row0, int ke
     for (int i = tid; i < FEW * ROWS; i += THREADS) {
         const int j = i / ROWS, row = i % ROWS;
         float x = 0, y = 0;
-        if (first + j >= n || way_of(b, q, row0 + row, key0 / KEYS) != REFLECT_OWN) continue;
+        if (first + j >= n || way_of(b, q, h, row0 + row, key0 / KEYS) != REFLECT_OWN) continue;
         const int64_t at = row_offset(k, key0 + first + j);
         for (int d = 0; d < DIM; d++) {
             x = fma_(load_number(k.at, k.type, at + d), u[d * ROWS + row], x);
@@ -449,9 +456,9 @@ DEV void meet_few(struct block b, const struct span *q, int h, int kvh, int row0
     const GLOBAL float *by = few_of(b, q, kvh) + (int64_t)(key0 + first) * 2 * FEW,
                        *w = reflect_w(b, q, kvh) + (int64_t)(key0 + first) * DIM,
                        *beta = reflect_beta(b, q, kvh) + key0 + first;
-    const int all = least(n - first, FEW), newest = newest_key(b, q, row0 + row) - key0 - first;
+    const int all = least(n - first, FEW), newest = newest_of(b, q, h, row0 + row) - key0 - first;
     int spoilt = -1; /* the newest bad key that acts on the row */
-    if (way_of(b, q, row0 + row, key0 / KEYS) != REFLECT_OWN) return;
+    if (way_of(b, q, h, row0 + row, key0 / KEYS) != REFLECT_OWN) return;
     for (int j = 0; j < all; j++) {
         const int bad = is_bad_key(w + j * DIM, beta[j], DIM);
         if (bad || j > newest) r.dots[j * ROWS + row] = 0;
@@ -479,14 +486,14 @@ DEV void meet_few(struct block b, const struct span *q, int h, int kvh, int row0
     }
 }
 /* The rows behind the FEW keys.  Keys that take nothing may have a w that is not finite. */
-DEV void pass_few(struct block b, const struct span *q, int kvh, int row0, int key0, int first,
+DEV void pass_few(struct block b, const struct span *q, int h, int kvh, int row0, int key0, int first,
                   int n, struct walk_room r, int tid, SHARED float *u)
 {
     const GLOBAL float *w = reflect_w(b, q, kvh) + (int64_t)(key0 + first) * DIM;
     for (int i = tid; i < DIM * ROWS; i += THREADS) {
         const int d = i / ROWS, row = i % ROWS;
         float sum = 0;
-        if (way_of(b, q, row0 + row, key0 / KEYS) != REFLECT_OWN) continue;
+        if (way_of(b, q, h, row0 + row, key0 / KEYS) != REFLECT_OWN) continue;
         for (int j = 0; j < least(n - first, FEW); j++)
             if (r.parts[j * ROWS + row] != 0)
                 sum = fma_(w[j * DIM + d], r.parts[j * ROWS + row], sum);
@@ -494,11 +501,11 @@ DEV void pass_few(struct block b, const struct span *q, int kvh, int row0, int k
     }
 }
 /* Rows of a way become those that a step has made. */
-DEV void step_rows(struct block b, const struct span *q, int row0, int tile, int way,
+DEV void step_rows(struct block b, const struct span *q, int h, int row0, int tile, int way,
                    struct walk_room r, int tid, SHARED float *u)
 {
     for (int i = tid; i < DIM * ROWS; i += THREADS)
-        if (way_of(b, q, row0 + i % ROWS, tile) == way)
+        if (way_of(b, q, h, row0 + i % ROWS, tile) == way)
             u[i] = from_floor(r.next[i], r.floor[i % ROWS]);
 }
 /* Rows that own the tile, if `own`, meet its keys, and pass them. */
@@ -509,21 +516,21 @@ DEV void meet_own_tile(struct block b, const struct span *q, int h, int kvh, int
     int first = own ? (n - 1) / FEW * FEW : 0;
     do {
         PHASE(tid)
-            if (own) dot_few(b, q, kvh, row0, key0, first, n, walk, u, tid, s);
+            if (own) dot_few(b, q, h, kvh, row0, key0, first, n, walk, u, tid, s);
         END
         PHASE(tid)
             for (int r = tid; own && r < rows; r += THREADS)
                 meet_few(b, q, h, kvh, row0, key0, first, n, keep, walk, r, s);
         END
         PHASE(tid)
-            if (own) pass_few(b, q, kvh, row0, key0, first, n, walk, tid, u);
+            if (own) pass_few(b, q, h, kvh, row0, key0, first, n, walk, tid, u);
         END
         first -= FEW;
     } while (first >= 0);
 }
 /* Rows pass the nodes that begin with the tile, of the ways `begun`; `k` has room for a tile of
  * keys. */
-DEV void step_over_nodes(struct block b, const struct span *q, int kvh, int row0, int tile,
+DEV void step_over_nodes(struct block b, const struct span *q, int h, int kvh, int row0, int tile,
                          int begun, struct walk_room walk, SHARED float *u, SHARED float *k)
 {
     int way = next_way(begun, REFLECT_OWN);
@@ -548,7 +555,7 @@ DEV void step_over_nodes(struct block b, const struct span *q, int kvh, int row0
             d0 += KEYS;
         } while (go && d0 < DIM);
         PHASE(tid)
-            if (go) step_rows(b, q, row0, tile, way, walk, tid, u);
+            if (go) step_rows(b, q, h, row0, tile, way, walk, tid, u);
         END
         way = next_way(begun, way);
     } while (way < WAYS);
@@ -577,10 +584,10 @@ DEV void reflect_rows(struct block b)
     END
     for (int j = seen.last / KEYS; seen.first <= seen.last && j >= seen.first / KEYS; j--) {
         const int key0 = j * KEYS, n = least(seen.last + 1 - key0, KEYS),
-                  ways = ways_of(b, &q, row0, rows, j);
+                  ways = ways_of(b, &q, h, row0, rows, j);
         PHASE(tid)
             for (int i = tid; i < rows * DIM; i += THREADS) {
-                const int r = i / DIM, d = i % DIM, way = way_of(b, &q, row0 + r, j);
+                const int r = i / DIM, d = i % DIM, way = way_of(b, &q, h, row0 + r, j);
                 if (ends_node(way, j))
                     gated_row(b, USE(0).reflected, list_of_way(way, j), &q, h, row0 + r)[d] =
                         u[d * ROWS + r];
@@ -588,7 +595,7 @@ DEV void reflect_rows(struct block b)
         END
         meet_own_tile(b, &q, h, kvh, row0, rows, key0, n, ways >> REFLECT_OWN & 1, 1, walk, u,
                       b.room + at.s);
-        step_over_nodes(b, &q, kvh, row0, j, nodes_begun(ways, j), walk, u, b.room + at.k);
+        step_over_nodes(b, &q, h, kvh, row0, j, nodes_begun(ways, j), walk, u, b.room + at.k);
     }
 }
 
