@@ -1301,9 +1301,12 @@ static loci_status finish_vectors(const struct gpu_call *g)
         if (g->use[k.vector_use].term == GPU_ROW_VECTORS || g->use[k.vector_use].term == GPU_SCAN)
             TRY(run(g, PASS_VECTORS_BACK, "finish_row_vectors", (int64_t)k.tiles * k.heads, 0,
                     &g->arrays, &k));
-        else if (g->use[k.vector_use].term == GPU_ROLL)
+        else if (g->use[k.vector_use].term == GPU_ROLL) {
+            TRY(run(g, PASS_VECTORS_BACK, "order_roll", (int64_t)k.tiles * k.heads, 0, &g->arrays,
+                    &k));
             TRY(run(g, PASS_VECTORS_BACK, "roll_rows", (int64_t)k.tiles * k.heads,
                     TILE_ROWS * k.dim, &g->arrays, &k));
+        }
     return LOCI_OK;
 }
 static loci_status vector_totals(const struct gpu_call *g)
@@ -1330,6 +1333,9 @@ static loci_status vector_totals(const struct gpu_call *g)
                         * (u->vectors_head ? k.heads : 1),
                     0, &g->arrays, &v));
         }
+        if (u->term == GPU_KEY_VECTORS && k.key_parts >= 0)
+            TRY(run(g, PASS_VECTORS_BACK, "key_vector_pairs",
+                    (int64_t)g->items * k.heads * k.chunks, 0, &g->arrays, &k));
         if (u->term == GPU_KEY_VECTORS)
             TRY(run(g, PASS_VECTORS_BACK, "key_vector_totals",
                     tiles((int64_t)k.dim * u->columns, threads) * k.heads, 0, &g->arrays, &k));

@@ -756,7 +756,8 @@ static int vector_parts(struct gpu_call *g, int u, int x)
                     : use->term == GPU_KEY_VECTORS                          ? (int)key_ends(p->dim)
                                                    : (int)vectors_padded(p->dim);
     use->direct = -1;
-    if (use->term == GPU_KEY_VECTORS && use->lo == use->hi) return count;
+    /* all keys are at an end, but where positions are not consecutive that is not tested */
+    if (use->term == GPU_KEY_VECTORS && use->lo == use->hi && !has_positions(&g->in)) return count;
     use->direct = g->direct;
     g->direct += loci_gpu_total(c, x) - (ptrdiff_t)p->heads * count;
     return count;
@@ -870,7 +871,6 @@ static void set_lanes(struct gpu_call *g)
     if (!g->decode) return;
     while (k->lanes < lanes && k->lanes < MOST_LANES) k->lanes *= 2;
     k->lane_parts = (int32_t)tiles(lanes, k->lanes);
-    k->key_tiles = (int32_t)tiles(g->call.Lk, KEYS);
 }
 /* Rows that may not see intervals, of all heads.  Packed sequences alone have runs of positions. */
 static size_t scattered_rows(const struct gpu_call *g)
@@ -1015,9 +1015,10 @@ static void lay_out_ds(struct gpu_call *g, struct arena *a)
     const size_t rows = (size_t)(c->B * c->Lq) * (size_t)c->plan->heads;
     const int64_t reach = has_positions(&g->in) ? (int64_t)1 << 40 : c->Lk + c->Lq;
     int64_t lo = INT64_MAX, hi = INT64_MIN, least, most;
-    bool by_key = false, learned = false, weights = false;
+    bool by_key = false, learned = false, weights = false, rolls = false;
+    int32_t columns = 0; /* of what keys' vectors learn pair by pair */
     find_band(c->plan, &least, &most);
-    k->ds_chunk = k->ds_by_key = -1;
+    k->ds_chunk = k->ds_by_key = k->key_parts = -1;
     k->ds_width = k->vectors = k->values = 0;
     k->p_by_distance = -1;
     for (int u = 0; u < k->uses; u++) {
@@ -1026,10 +1027,14 @@ static void lay_out_ds(struct gpu_call *g, struct arena *a)
                    key = use->term == GPU_KEY_VECTORS && use->lo < use->hi;
         const int64_t first = row ? use->ends_lo : (int64_t)use->lo - KEY_MARGIN,
                       last = row ? use->ends_hi : (int64_t)use->hi + KEY_MARGIN;
+        const bool pairs =
+            use->term == GPU_KEY_VECTORS && use->direct >= 0 && has_positions(&g->in);
+        if (pairs && use->columns > columns) columns = use->columns;
         k->vectors |= is_of_vectors(use->term) && use->term != GPU_SCAN && g->backward;
         k->values |= has_values(use);
         weights |= has_values(use) && use->direct >= 0;
-        by_key |= use->term == GPU_ROLL;
+        by_key |= use->term == GPU_ROLL || pairs;
+        rolls |= use->term == GPU_ROLL;
         learned |= use->term == GPU_ROLL && use->direct >= 0;
         if (row || key) {
             if (first < lo) lo = first;
@@ -1068,13 +1073,24 @@ static void lay_out_ds(struct gpu_call *g, struct arena *a)
         carve_bytes(a, rows * (size_t)use->vectors, sizeof(float));
     }
     g->ds_bytes = a->used - g->ds_from;
+    const size_t heads = (size_t)c->plan->heads, chunks = (size_t)tiles(c->Lk, CHUNK),
+                 items = loci_most_sequences(c) + (size_t)(c->B * tiles(c->Lq, ROW_CHUNK)),
+                 row_tiles = loci_most_sequences(c) + (size_t)(c->B * tiles(c->Lq, KEYS));
+    if (rolls && g->backward) {
+        k->roll_steps = (int64_t)a->used;
+        carve_bytes(a, row_tiles * heads, 2 * (size_t)(1 + 3 * k->key_tiles) * sizeof(int32_t));
+    }
+    if (columns && g->backward) {
+        k->key_parts = (int64_t)a->used;
+        carve_bytes(a, items * heads * chunks,
+                    2 * (size_t)(columns * c->plan->dim) * sizeof(float));
+    }
     if (learned) {
-        const size_t items = loci_most_sequences(c) + (size_t)(c->B * tiles(c->Lq, ROW_CHUNK));
         k->roll_distances =
             (int32_t)tiles((c->Lk < CHUNK ? c->Lk : CHUNK) + ROW_CHUNK + 4 * KEYS, KEYS) * KEYS;
         k->roll_parts = (int64_t)a->used;
-        carve_bytes(a, items * (size_t)(c->plan->heads * k->roll_distances),
-                    (size_t)tiles(c->Lk, CHUNK) * vectors_padded(c->plan->dim) * sizeof(float));
+        carve_bytes(a, items * heads * (size_t)k->roll_distances,
+                    chunks * vectors_padded(c->plan->dim) * sizeof(float));
     }
 }
 static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
@@ -1088,6 +1104,7 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
     const size_t head_keys =
         keys / (size_t)p->kv_heads * (size_t)(p->states ? p->heads : p->kv_heads);
     const bool apart = p->stored != sizeof(float);
+    g->params.key_tiles = (int32_t)tiles(c->Lk, KEYS);
     g->apart_bytes = lay_out_apart(g);
     if (g->apart_bytes) g->at.apart = carve_bytes(&a, g->apart_bytes, 1);
     g->at.lists = carve_bytes(&a, g->list_bytes, 1);
@@ -1350,29 +1367,15 @@ static loci_status check_call(const struct loci_plan *p, const loci_call *in, lo
           LOCI_UNSUPPORTED, "pages do not run on a GPU with pope: pages must be NULL");
     return LOCI_OK;
 }
-/* What is known when sequences are: keys of a row of path are not those of a segment among others,
- * rows of xl see intervals of keys in a backward pass, and what keys' vectors learn wants
- * consecutive positions. */
+/* What is known when sequences are. */
 static loci_status check_sequences(const struct call *c, loci_error *e)
 {
-    for (int x = 0; x < c->plan->uses; x++)
-        for (ptrdiff_t s = 0; s < c->seqs.n && c->plan->use[x].term == TERM_band_k; s++)
-            CHECK(e, c->seqs.list[s].run || !c->g.total[x], LOCI_UNSUPPORTED,
-                  "gradients of what %s learns run on a GPU with consecutive positions only",
-                  c->plan->enc[c->plan->use[x].enc].pe->name);
-    for (int x = 0; x < c->plan->uses; x++)
-        for (ptrdiff_t s = 0; s < c->seqs.n && c->grad && c->plan->use[x].term == TERM_roll; s++)
-            CHECK(
-                e, sees_intervals(c, &c->seqs.list[s]), LOCI_UNSUPPORTED,
-                "gradients with xl run on a GPU only where rows see all keys of an interval: with "
-                "consecutive positions, and without a mask, segments that mix, k_first and k_last");
     for (ptrdiff_t s = 0; s < c->seqs.n && reflects_rows(c->plan); s++)
         CHECK(e, !c->seqs.list[s].segments, LOCI_UNSUPPORTED,
               "path runs on a GPU only where segments are ranges of keys");
     return LOCI_OK;
 }
-static loci_status check_grad(const loci_gpu_plan *there, const loci_call *in,
-                              const loci_grad *grad, loci_error *e)
+static loci_status check_grad(const loci_gpu_plan *there, const loci_grad *grad, loci_error *e)
 {
     const struct loci_plan *p = there->plan;
     CHECK(e, p->row_forms == 1 || (p->dim <= 128 && p->value_dim <= 128), LOCI_UNSUPPORTED,
@@ -1390,18 +1393,6 @@ static loci_status check_grad(const loci_gpu_plan *there, const loci_call *in,
         /* PoCL 3.1 computes wrong ones, GPUs do not */
         CHECK(e, there->gpu->backend != &loci_gpu_opencl || !there->gpu->facts.processor,
               LOCI_UNSUPPORTED, "gradients with cope do not run on a processor of OpenCL");
-    }
-    for (int x = 0; x < p->uses && grad->dtensors; x++) {
-        const int enc = p->use[x].enc;
-        bool wanted = false;
-        for (int i = p->first_tensor[enc]; i < p->first_tensor[enc + 1]; i++)
-            wanted |= grad->dtensors[i] != NULL;
-        CHECK(e,
-              !wanted || (p->use[x].term != TERM_pieces && p->use[x].term != TERM_band_k)
-                  || !in->k_first,
-              LOCI_UNSUPPORTED,
-              "gradients of what %s learns do not run on a GPU with k_first and k_last yet",
-              p->enc[enc].pe->name);
     }
     return LOCI_OK;
 }
@@ -1544,7 +1535,7 @@ loci_status loci_gpu_open_call(struct gpu_call *g, const loci_gpu_plan *plan,
     CHECK(e, tables && tables->host && tables->device, LOCI_BAD_ARG,
           "tables must have those of loci_prepare() on the host, and a copy on the device");
     TRY(check_call(p, &g->in, e));
-    if (grad) TRY(check_grad(plan, &g->in, grad, e));
+    if (grad) TRY(check_grad(plan, grad, e));
     if (grad) divide_gradients(g, grad->dtensors);
     TRY(open_on_host(g, tables, grad));
     if (!g->call.B || (!g->call.Lq && !grad)) return LOCI_OK;

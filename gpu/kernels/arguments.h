@@ -51,7 +51,9 @@ enum { THREADS = 128 };
     K(fade_keys)                                                                                   \
     K(finish_row_vectors)                                                                          \
     K(row_vector_totals)                                                                           \
+    K(key_vector_pairs)                                                                            \
     K(key_vector_totals)                                                                           \
+    K(order_roll)                                                                                  \
     K(roll_rows)                                                                                   \
     K(roll_parts)                                                                                  \
     K(roll_totals)                                                                                 \
@@ -73,8 +75,8 @@ enum { THREADS = 128 };
 #define DECODE_KERNELS(K) K(rotate_rows) K(decode_scores) K(decode_values) K(decode_join)
 #define VECTOR_KERNELS(K) K(vector_numbers) K(roll_numbers) K(count_keys)
 #define VECTOR_BACK_KERNELS(K)                                                                     \
-    K(finish_row_vectors) K(row_vector_totals) K(key_vector_totals) K(roll_rows) K(roll_parts)     \
-    K(roll_totals)
+    K(finish_row_vectors) K(row_vector_totals) K(key_vector_pairs) K(key_vector_totals)            \
+    K(order_roll) K(roll_rows) K(roll_parts) K(roll_totals)
 /* The same for plans with gates, polar rows or rows that fade, and with gradients of numbers that
  * come with the call, of factors or of frequencies. */
 #define FORWARD_GATE_KERNELS(K)                                                                    \
@@ -362,6 +364,7 @@ struct params {
     /* Backward: byte offsets in `vectors` of ds by distance, of all and of the chunk, and by key;
      * -1: none.  The first distance, and how many. */
     int64_t ds_by_distance, ds_chunk, ds_by_key, ds_lo;
+    int64_t roll_steps, key_parts; /* in `vectors`: see kernels/vectors_back.h */
     int64_t roll_parts; /* in `vectors`: gradients of vectors by distance, and how many there are */
     int32_t roll_distances;
     int64_t p_by_distance;     /* the same of weights */

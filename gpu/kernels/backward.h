@@ -349,11 +349,11 @@ DEV void clear_item(int width, float (*part)[8][4])
         UNROLL for (int j = 0; j < 8; j++)
             UNROLL for (int i = 0; i < 4; i++) part[g][j][i] = 0;
 }
-/* Does some row of a tile see some key of another?  Of a run; otherwise it may be so. */
+/* May some row of a tile see some key of another? */
 DEV int tiles_meet(struct block b, const struct span *q, int row, int rows, int key, int keys)
 {
-    if (!q->run || q->segments) return 1;
-    return q->d0 + row + rows - 1 - key >= b.p->lo && q->d0 + row - (key + keys - 1) <= b.p->hi;
+    const struct keys_seen seen = keys_of(b, q, row, rows);
+    return seen.first <= seen.last && key <= seen.last && key + keys > seen.first;
 }
 
 DEV int items_of(int tiles) { return (most(tiles, 0) * TILE_ROWS + ITEM - 1) / ITEM; }

@@ -128,6 +128,48 @@ DEV void row_vector_totals(struct block b)
 
 /* ---- Vectors that keys meet ------------------------------------------------------------------ */
 
+/* Where positions are not consecutive: sums of an item, a head and a chunk by distance,
+ * [columns][DIM], and behind them those of a pair of tiles. */
+DEV GLOBAL float *key_parts_of(struct block b, struct gpu_use u, const struct span *q, int item,
+                               int h, int chunk)
+{
+    return (GLOBAL float *)(b.at.vectors + b.p->key_parts)
+         + (((int64_t)(q->item + item) * b.p->heads + h) * b.p->chunks + chunk) * 2 * u.columns
+               * DIM;
+}
+/* A group has an item, a head and a chunk, and goes over their pairs. */
+DEV void key_vector_pairs(struct block b)
+{
+    const struct gpu_use u = USE(b.p->vector_use);
+    const int chunk = b.x % b.p->chunks, head = b.x / b.p->chunks, h = head % b.p->heads;
+    const struct span q = span_of(b, BY_ITEM, head / b.p->heads);
+    const int item = head / b.p->heads - q.item, end = least(q.nq, item * ITEM + ITEM),
+              last = least(q.nk, chunk * CHUNK + CHUNK), count = u.columns * DIM;
+    const struct rows_at keys =
+        view_rows(b.at.k, b.p->k, q.b, h / (b.p->heads / b.p->kv_heads), q.k0, K_TYPE, 0);
+    GLOBAL float *part = key_parts_of(b, u, &q, item, h, chunk), *sum = part + count;
+    PHASE(tid)
+        for (int d = tid; d < DIM && !q.run; d += THREADS) {
+            for (int n = d; n < count; n += DIM) part[n] = 0;
+            for (int row0 = item * ITEM; row0 < end; row0 += TILE_ROWS)
+                for (int k0 = chunk * CHUNK; k0 < last; k0 += KEYS) {
+                    for (int n = d; n < count; n += DIM) sum[n] = 0;
+                    for (int k = k0; k < least(last, k0 + KEYS); k++) {
+                        const float x =
+                            load_number(keys.at, keys.type, row_offset(keys, k) + d);
+                        for (int r = row0; r < least(end, row0 + TILE_ROWS); r++) {
+                            const float g = b.p->scale * ds_of_keys(b, &q, h, r)[k];
+                            const int64_t at =
+                                clamp_distance(distance_of(b, &q, r, k), u.lo, u.hi) - u.lo
+                                + GPU_KEY_MARGIN;
+                            if (g != 0) sum[at * DIM + d] = fma_(g, x, sum[at * DIM + d]);
+                        }
+                    }
+                    for (int n = d; n < count; n += DIM) part[n] = part[n] + sum[n];
+                }
+        }
+    END
+}
 /* Number i of the vectors by distance, [D][columns], of a head. */
 DEV void key_vector_totals(struct block b)
 {
@@ -146,8 +188,10 @@ DEV void key_vector_totals(struct block b)
                 double all = 0;
                 for (int chunk = all_seen.first / CHUNK; chunk <= all_seen.last / CHUNK; chunk++) {
                     float part = 0;
-                    for (int row0 = item * ITEM; row0 < least(q.nq, item * ITEM + ITEM);
-                         row0 += TILE_ROWS) {
+                    if (!q.run)
+                        part = key_parts_of(b, u, &q, item, h, chunk)[i % u.columns * DIM + d];
+                    for (int row0 = item * ITEM;
+                         q.run && row0 < least(q.nq, item * ITEM + ITEM); row0 += TILE_ROWS) {
                         const int rows = least(q.nq - row0, TILE_ROWS);
                         const struct keys_seen seen = keys_of(b, &q, row0, rows);
                         const int64_t key = q.d0 + row0 - n; /* of the first row */
@@ -184,28 +228,74 @@ DEV void key_vector_totals(struct block b)
 /* ---- A vector for every distance ------------------------------------------------------------- */
 
 /* The distances of a tile of rows in blocks of 64: block j ends at that of the first row and key
- * 64 j.  Tiles of keys fill two of them each, and a block is summed when the tile after the next
- * one begins; the last two are summed in the end (src/terms/roll.c). */
-struct roll_blocks {
-    int first, last, count; /* the first and last tile of keys; blocks */
-    int64_t d0;             /* of the first row and key 0 */
+ * 64 j.  Tile j of keys fills blocks j - 1 and j, and two blocks are there at a time.  One is summed
+ * when another one takes its place, and the last two in the end (src/terms/roll.c). */
+struct roll_step {
+    int32_t block, chunk; /* the chunk in which the block is summed */
 };
-DEV struct roll_blocks roll_blocks_of(struct block b, const struct span *q, int row0, int rows)
+/* Steps of a tile of rows: the last ones, from `ends` on, are those in the end. */
+struct roll_steps {
+    int32_t count, ends;
+};
+DEV GLOBAL struct roll_steps *roll_steps_of(struct block b, const struct span *q, int h, int row0)
 {
-    const struct keys_seen seen = keys_of(b, q, row0, rows);
-    struct roll_blocks a = { seen.first / KEYS, seen.last / KEYS, 0, q->d0 + row0 };
-    if (seen.last >= seen.first) a.count = a.last - a.first + 2;
-    return a;
+    const int64_t each = 1 + 3 * (int64_t)b.p->key_tiles;
+    return (GLOBAL struct roll_steps *)(b.at.vectors + b.p->roll_steps)
+         + ((int64_t)(q->tile + row0 / TILE_ROWS) * b.p->heads + h) * each;
 }
-/* The block that is summed as number n, and the chunk whose tile begins then. */
-DEV int roll_block(struct roll_blocks a, int n)
+DEV GLOBAL struct roll_step *roll_list(GLOBAL struct roll_steps *s)
 {
-    const int even = (a.last - a.first) % 2 == 0, end = n - (a.count - 2);
-    return end < 0 ? a.first - 1 + n : end == even ? a.last - 1 : a.last;
+    return (GLOBAL struct roll_step *)(s + 1);
 }
-DEV int roll_chunk(struct roll_blocks a, int n)
+/* Does a row see a key of a tile of keys? */
+DEV int is_seen(struct block b, const struct span *q, int h, int row0, int rows, int tile)
 {
-    return (n < a.count - 2 ? a.first + 1 + n : a.last) / (CHUNK / KEYS);
+    if (!LISTED) return 1;
+    for (int k = tile * KEYS; k < least(q->nk, tile * KEYS + KEYS); k++)
+        for (int r = row0; r < row0 + rows; r++)
+            if (sees(b, q, h, r, k)) return 1;
+    return 0;
+}
+/* A block that has no place takes that of the one that is not `other`, which is summed now. */
+DEV void place_block(struct roll_step *places, int block, int other, int chunk,
+                     GLOBAL struct roll_steps *s)
+{
+    if (places[0].block == block || places[1].block == block) return;
+    struct roll_step *place = &places[places[0].block == other];
+    if (place->chunk >= 0) {
+        place->chunk = chunk;
+        roll_list(s)[s->count++] = *place;
+    }
+    place->block = block;
+    place->chunk = chunk;
+}
+DEV void order_roll(struct block b)
+{
+    const int tile = b.x / b.p->heads, h = b.x % b.p->heads, none = -2;
+    const struct span q = span_of(b, BY_TILE, tile);
+    const int row0 = (tile - q.tile) * TILE_ROWS, rows = least(q.nq - row0, TILE_ROWS);
+    const struct keys_seen seen = keys_of(b, &q, row0, rows);
+    const int first = seen.first / KEYS, last = seen.last < seen.first ? -1 : seen.last / KEYS;
+    GLOBAL struct roll_steps *s = roll_steps_of(b, &q, h, row0);
+    GLOBAL int32_t *met = (GLOBAL int32_t *)(roll_list(s) + 2 * b.p->key_tiles);
+    PHASE(tid)
+        for (int j = first + tid; j <= last && q.run; j += THREADS)
+            met[j] = is_seen(b, &q, h, row0, rows, j);
+    END
+    PHASE(tid)
+        struct roll_step places[2] = { { none, -1 }, { none, -1 } };
+        if (tid == 0) s->count = s->ends = 0;
+        for (int j = first; j <= last && q.run && tid == 0; j++) {
+            if (!met[j]) continue;
+            place_block(places, j, j - 1, j / (CHUNK / KEYS), s);
+            place_block(places, j - 1, j, j / (CHUNK / KEYS), s);
+        }
+        if (tid == 0) s->ends = s->count;
+        for (int i = 0; i < 2 && tid == 0; i++)
+            if (places[i].chunk >= 0) roll_list(s)[s->count++] = places[i];
+        for (int i = s->ends; i < s->count && tid == 0; i++)
+            roll_list(s)[i].chunk = seen.last / CHUNK;
+    END
 }
 /* Distances of a block that have vectors of their own, low .. high, of which the first is number i
  * of the block: the others count as the nearer end. */
@@ -213,30 +303,31 @@ struct roll_own {
     int64_t low, high, first;
     int i;
 };
-DEV struct roll_own roll_own_of(struct gpu_use u, struct roll_blocks a, int j)
+DEV struct roll_own roll_own_of(struct gpu_use u, int64_t d0, int j)
 {
     struct roll_own o;
-    o.first = a.d0 - (int64_t)j * KEYS - (KEYS - 1);
+    o.first = d0 - (int64_t)j * KEYS - (KEYS - 1);
     o.low = clamp_distance(o.first, u.lo, u.hi);
     o.high = clamp_distance(o.first + KEYS - 1, u.lo, u.hi);
     o.i = (int)clamp_distance(o.low - o.first, 0, KEYS - 1);
     return o;
 }
-/* ds of the key at distance number n of a block from a row, whose keys begin at ds. */
-DEV float roll_pair(const struct span *q, const GLOBAL float *ds, struct roll_own o,
-                    struct roll_blocks a, int r, int n)
+/* ds of row number r of the tile and the key at distance number n of a block.  d0: of the first row
+ * and key 0; ds: of the row and key 0. */
+DEV float roll_pair(const struct span *q, const GLOBAL float *ds, struct roll_own o, int64_t d0,
+                    int r, int n)
 {
-    const int64_t key = a.d0 + r - (o.first + n);
+    const int64_t key = d0 + r - (o.first + n);
     return key >= 0 && key < q->nk ? ds[key] : 0.0f;
 }
 /* The same of a distance with a vector of its own, and those that count as it. */
-DEV float roll_ds(const struct span *q, const GLOBAL float *ds, struct roll_own o,
-                  struct roll_blocks a, int r, int64_t d)
+DEV float roll_ds(const struct span *q, const GLOBAL float *ds, struct roll_own o, int64_t d0, int r,
+                  int64_t d)
 {
     const int at = o.i + (int)(d - o.low);
-    float sum = roll_pair(q, ds, o, a, r, at);
-    for (int n = 0; n < o.i && d == o.low; n++) sum = sum + roll_pair(q, ds, o, a, r, n);
-    for (int n = at + 1; n < KEYS && d == o.high; n++) sum = sum + roll_pair(q, ds, o, a, r, n);
+    float sum = roll_pair(q, ds, o, d0, r, at);
+    for (int n = 0; n < o.i && d == o.low; n++) sum = sum + roll_pair(q, ds, o, d0, r, n);
+    for (int n = at + 1; n < KEYS && d == o.high; n++) sum = sum + roll_pair(q, ds, o, d0, r, n);
     return sum;
 }
 /* v of a head; the vector of distance d is (1 + hi - d) widths behind. */
@@ -251,24 +342,33 @@ DEV void roll_rows(struct block b)
     const struct span q = span_of(b, BY_TILE, tile);
     const struct gpu_use u = USE(b.p->vector_use);
     const int row0 = (tile - q.tile) * TILE_ROWS, rows = least(q.nq - row0, TILE_ROWS);
-    const struct roll_blocks a = roll_blocks_of(b, &q, row0, rows);
+    const int64_t d0 = q.d0 + row0;
+    GLOBAL struct roll_steps *s = roll_steps_of(b, &q, h, row0);
     const GLOBAL float *v = roll_vectors(b, u, h) + (int64_t)(1 + u.hi) * u.width;
     PHASE(tid)
         for (int i = tid; i < TILE_ROWS * DIM; i += THREADS) {
             const int r = i / DIM, d = i % DIM;
+            const GLOBAL float *ds = ds_of_keys(b, &q, h, row0 + (r < rows ? r : 0));
             float all = 0, part = 0;
-            for (int n = 0; n < a.count && r < rows; n++) {
-                const struct roll_own o = roll_own_of(u, a, roll_block(a, n));
-                const GLOBAL float *ds = ds_of_keys(b, &q, h, row0 + r);
+            for (int n = 0; n < s->count && r < rows; n++) {
+                const struct roll_step step = roll_list(s)[n];
+                const struct roll_own o = roll_own_of(u, d0, step.block);
                 float sum = 0;
                 for (int64_t x = o.low; x <= o.high; x++)
-                    sum = fma_(v[d - x * u.width], roll_ds(&q, ds, o, a, r, x), sum);
-                if (n == a.count - 2 || (n && roll_chunk(a, n) != roll_chunk(a, n - 1))) {
+                    sum = fma_(v[d - x * u.width], roll_ds(&q, ds, o, d0, r, x), sum);
+                if (n == s->ends || (n && step.chunk != roll_list(s)[n - 1].chunk)) {
                     all = all + part;
                     part = 0;
                 }
-                if (n < a.count - 2) part = part + sum;
+                if (n < s->ends) part = part + sum;
                 else all = all + sum;
+            }
+            for (int k = 0; k < q.nk && !q.run && r < rows; k++) {
+                const int64_t x = clamp_distance(distance_of(b, &q, row0 + r, k), u.lo, u.hi);
+                if (ds[k] != 0) part = fma_(ds[k], v[d - x * u.width], part);
+                if (k + 1 < q.nk && (k + 1) % CHUNK) continue;
+                all = all + part;
+                part = 0;
             }
             b.room[i] = all;
             if (b.at.dq && r < rows) {
@@ -292,6 +392,33 @@ DEV int64_t roll_first(struct gpu_use u, const struct span *q, int item, int chu
     return clamp_distance(q->d0 + item * ITEM - (least(q->nk, chunk * CHUNK + CHUNK) - 1) - KEYS,
                           u.lo, u.hi);
 }
+DEV int64_t roll_last(struct gpu_use u, const struct span *q, int item, int chunk)
+{
+    const int rows = least(q->nq - item * ITEM, ITEM);
+    return clamp_distance(q->d0 + item * ITEM + rows - 1 + 2 * KEYS - chunk * CHUNK, u.lo, u.hi);
+}
+/* Is a block that is summed in a chunk too far from its keys to have a place among these distances?
+ * Then its gradients of vectors go through their waves at once. */
+DEV int is_apart(struct gpu_use u, const struct span *q, int item, int chunk, struct roll_own o)
+{
+    return o.low < roll_first(u, q, item, chunk) || o.high > roll_last(u, q, item, chunk);
+}
+/* q + v of a head. */
+DEV float roll_query(struct block b, struct gpu_use u, const struct span *q, int h, int row, int d)
+{
+    return fma_(b.p->scale, roll_vectors(b, u, h)[d], query_row(b, q, h, row)[d]);
+}
+/* Number d of the gradient of the vector at distance x, over the rows of a tile. */
+DEV float roll_vector(struct block b, struct gpu_use u, const struct span *q, int h, int row0,
+                      int rows, struct roll_own o, int64_t x, int d)
+{
+    float sum = 0;
+    for (int r = 0; r < rows; r++) {
+        const float g = roll_ds(q, ds_of_keys(b, q, h, row0 + r), o, q->d0 + row0, r, x);
+        if (g != 0) sum = fma_(g, roll_query(b, u, q, h, row0 + r, d), sum);
+    }
+    return sum;
+}
 DEV GLOBAL float *roll_parts_of(struct block b, struct gpu_use u, const struct span *q, int item,
                                 int h, int chunk)
 {
@@ -308,7 +435,6 @@ DEV void roll_parts(struct block b)
               h = head % b.p->heads;
     const struct span q = span_of(b, BY_ITEM, head / b.p->heads);
     const int item = head / b.p->heads - q.item, end = least(q.nq, item * ITEM + ITEM);
-    const GLOBAL float *v = roll_vectors(b, u, h);
     GLOBAL float *to = roll_parts_of(b, u, &q, item, h, chunk);
     PHASE(tid)
         for (int i = tid; i < KEYS * DIM; i += THREADS) {
@@ -317,25 +443,49 @@ DEV void roll_parts(struct block b)
             float part = 0;
             for (int row0 = item * ITEM; row0 < end && x <= u.hi; row0 += TILE_ROWS) {
                 const int rows = least(q.nq - row0, TILE_ROWS);
-                const struct roll_blocks a = roll_blocks_of(b, &q, row0, rows);
-                for (int k = 0; k < a.count; k++) {
-                    const struct roll_own o = roll_own_of(u, a, roll_block(a, k));
-                    float sum = 0;
-                    if (roll_chunk(a, k) != chunk || x < o.low || x > o.high) continue;
-                    for (int r = 0; r < rows; r++) {
-                        const float g =
-                            roll_ds(&q, ds_of_keys(b, &q, h, row0 + r), o, a, r, x);
-                        if (g != 0)
-                            sum = fma_(g,
-                                       fma_(b.p->scale, v[d], query_row(b, &q, h, row0 + r)[d]),
-                                       sum);
-                    }
-                    part = part + sum;
+                const int64_t d0 = q.d0 + row0;
+                GLOBAL struct roll_steps *s = roll_steps_of(b, &q, h, row0);
+                for (int k = 0; k < s->count; k++) {
+                    const struct roll_own o = roll_own_of(u, d0, roll_list(s)[k].block);
+                    if (roll_list(s)[k].chunk != chunk || x < o.low || x > o.high
+                        || is_apart(u, &q, item, chunk, o))
+                        continue;
+                    part = part + roll_vector(b, u, &q, h, row0, rows, o, x, d);
                 }
             }
             to[(int64_t)n * u.width + d] = part;
         }
     END
+}
+/* Row d and column m of W: gradients of vectors that went through their waves at once, those of
+ * blocks that are apart, or of all pairs where positions are not consecutive. */
+DEV float waved_at_once(struct block b, struct gpu_use u, const struct span *q, int item, int h,
+                        int chunk, int d, int m)
+{
+    const GLOBAL float *waves = (const GLOBAL float *)(b.at.tables + u.waves_at) + m
+                              - (int64_t)u.lo * u.columns;
+    const int last = least(q->nk, chunk * CHUNK + CHUNK);
+    float part = 0;
+    for (int row0 = item * ITEM; row0 < least(q->nq, item * ITEM + ITEM); row0 += TILE_ROWS) {
+        const int rows = least(q->nq - row0, TILE_ROWS);
+        GLOBAL struct roll_steps *s = roll_steps_of(b, q, h, row0);
+        float sum = 0;
+        for (int k = 0; k < s->count; k++) {
+            const struct roll_own o = roll_own_of(u, q->d0 + row0, roll_list(s)[k].block);
+            if (roll_list(s)[k].chunk != chunk || !is_apart(u, q, item, chunk, o)) continue;
+            for (int64_t x = o.low; x <= o.high; x++)
+                sum = fma_(roll_vector(b, u, q, h, row0, rows, o, x, d), waves[x * u.columns], sum);
+        }
+        for (int key = chunk * CHUNK; key < last && !q->run; key++)
+            for (int r = row0; r < row0 + rows; r++) {
+                const float g = ds_of_keys(b, q, h, r)[key];
+                const int64_t x = clamp_distance(distance_of(b, q, r, key), u.lo, u.hi);
+                if (g != 0)
+                    sum = fma_(g * roll_query(b, u, q, h, r, d), waves[x * u.columns], sum);
+            }
+        part = part + sum;
+    }
+    return part;
 }
 /* Number i of W of a head, [D][columns]: gradients of vectors times waves, 64 distances at a time.
  */
@@ -350,17 +500,15 @@ DEV void roll_totals(struct block b)
         for (int s = b.p->sequences - 1; s >= 0 && d < DIM; s--) {
             const struct span q = span_at(b, s);
             for (int item = (q.nq + ITEM - 1) / ITEM - 1; item >= 0 && q.nk; item--) {
-                const int row = item * ITEM, rows = least(q.nq - row, ITEM);
-                const struct keys_seen seen = keys_of(b, &q, row, rows);
+                const struct keys_seen seen =
+                    keys_of(b, &q, item * ITEM, least(q.nq - item * ITEM, ITEM));
                 double all = 0;
                 for (int chunk = seen.first / CHUNK; chunk <= seen.last / CHUNK; chunk++) {
                     const int64_t first = roll_first(u, &q, item, chunk),
-                                  last = clamp_distance(q.d0 + row + rows - 1 + 2 * KEYS
-                                                            - chunk * CHUNK,
-                                                        u.lo, u.hi);
+                                  last = roll_last(u, &q, item, chunk);
                     const GLOBAL float *from = roll_parts_of(b, u, &q, item, h, chunk);
-                    float part = 0;
-                    for (int64_t x = first; x <= last; x += KEYS) {
+                    float part = LISTED ? waved_at_once(b, u, &q, item, h, chunk, d, m) : 0.0f;
+                    for (int64_t x = first; x <= last && q.run; x += KEYS) {
                         float sum = 0;
                         for (int64_t y = x; y < x + KEYS && y <= last; y++)
                             sum = fma_(from[(y - first) * u.width + d],

@@ -118,11 +118,26 @@ struct keys_seen {
 DEV struct keys_seen keys_of(struct block b, const struct span *q, int row, int n)
 {
     struct keys_seen a = { 0, q->nk - 1 };
+    if (LISTED && b.p->k_first >= 0) {
+        struct keys_seen all = { q->nk, -1 };
+        for (int r = row; r < row + n; r++) {
+            const int64_t entry = (int64_t)q->b * b.p->list_entry + q->q0 + r,
+                          first = list_at(b, b.p->k_first)[entry] - q->k0,
+                          last = list_at(b, b.p->k_last)[entry] - q->k0;
+            const int from = (int)(first < 0 ? 0 : first < q->nk ? first : q->nk),
+                      to = (int)(last < -1 ? -1 : last < q->nk ? last : q->nk - 1);
+            if (from > to) continue;
+            all.first = least(all.first, from);
+            all.last = most(all.last, to);
+        }
+        a = all;
+    }
     if (!q->run || q->segments) return a;
     const int64_t d = q->d0 + row;
-    if (d + n - 1 - b.p->lo < q->nk - 1)
+    if (d + n - 1 - b.p->lo < a.last)
         a.last = d + n - 1 - b.p->lo < 0 ? -1 : (int)(d + n - 1 - b.p->lo);
-    if (b.p->hi < d) a.first = d - b.p->hi > q->nk ? q->nk : (int)(d - b.p->hi);
+    if (b.p->hi < d && d - b.p->hi > a.first)
+        a.first = d - b.p->hi > q->nk ? q->nk : (int)(d - b.p->hi);
     return a;
 }
 /* Does a tile of a run hide nothing from any of its rows? */

@@ -267,39 +267,41 @@ struct shape {
     loci_dtype dtype;
     bool lens, mask; /* entries of different length; a mask of numbers */
     bool broken;     /* some numbers are NaN or infinite, where rows must not read them */
+    bool ranges;     /* each row has a first and a last key */
 };
 static const struct shape shapes[] = {
-    { 1, 2, 1, 64, 64, 300, 300, false, 0, LOCI_F32, false, false, false },
-    { 1, 1, 1, 128, 128, 130, 200, false, 0, LOCI_F32, false, false, false },
-    { 2, 4, 2, 32, 48, 65, 129, true, 0, LOCI_F32, false, false, false },
-    { 1, 2, 2, 40, 20, 70, 4200, false, 0, LOCI_F32, false, false, false },
-    { 1, 2, 1, 16, 16, 1100, 1100, false, 100, LOCI_F32, false, false, false },
-    { 1, 1, 1, 256, 192, 64, 128, false, 0, LOCI_F32, false, false, false },
-    { 2, 2, 1, 64, 64, 1, 200, false, 0, LOCI_F32, true, false, false },
-    { 3, 2, 1, 24, 24, 100, 150, false, 0, LOCI_F32, true, false, false },
-    { 1, 2, 1, 64, 64, 100, 130, true, 0, LOCI_F32, false, true, false },
-    { 1, 2, 1, 64, 64, 150, 150, false, 0, LOCI_BF16, false, false, false },
-    { 1, 2, 1, 64, 32, 70, 150, false, 0, LOCI_F16, false, false, false },
-    { 1, 2, 1, 32, 32, 200, 200, false, 0, LOCI_F32, false, false, true },
-    { 1, 2, 1, 32, 32, 180, 200, false, 10, LOCI_F32, false, false, true },
-    { 2, 4, 1, 4, 4, 70, 140, false, 0, LOCI_F32, false, false, false },
+    { 1, 2, 1, 64, 64, 300, 300, false, 0, LOCI_F32, false, false, false, false },
+    { 1, 1, 1, 128, 128, 130, 200, false, 0, LOCI_F32, false, false, false, false },
+    { 2, 4, 2, 32, 48, 65, 129, true, 0, LOCI_F32, false, false, false, false },
+    { 1, 2, 2, 40, 20, 70, 4200, false, 0, LOCI_F32, false, false, false, false },
+    { 1, 2, 1, 16, 16, 1100, 1100, false, 100, LOCI_F32, false, false, false, false },
+    { 1, 1, 1, 256, 192, 64, 128, false, 0, LOCI_F32, false, false, false, false },
+    { 2, 2, 1, 64, 64, 1, 200, false, 0, LOCI_F32, true, false, false, false },
+    { 3, 2, 1, 24, 24, 100, 150, false, 0, LOCI_F32, true, false, false, false },
+    { 1, 2, 1, 64, 64, 100, 130, true, 0, LOCI_F32, false, true, false, false },
+    { 1, 2, 1, 64, 64, 150, 150, false, 0, LOCI_BF16, false, false, false, false },
+    { 1, 2, 1, 64, 32, 70, 150, false, 0, LOCI_F16, false, false, false, false },
+    { 1, 2, 1, 32, 32, 200, 200, false, 0, LOCI_F32, false, false, true, false },
+    { 1, 2, 1, 32, 32, 180, 200, false, 10, LOCI_F32, false, false, true, false },
+    { 2, 4, 1, 4, 4, 70, 140, false, 0, LOCI_F32, false, false, false, false },
+    { 2, 2, 1, 16, 16, 150, 300, true, 0, LOCI_F32, false, false, false, true },
 };
 /* Several items of rows and blocks of tiles, for path: gradients go down the trees of its keys. */
 static const struct shape tall = { 2,     2, 1,        20,   12,    1300, 2300,
-                                   false, 0, LOCI_F32, true, false, false };
+                                   false, 0, LOCI_F32, true, false, false, false };
 /* Rows of a tile go over the end of a block, and w of a key in it is NaN. */
 static const struct shape over = { 1,     2, 1,        20,    12,    230, 1150,
-                                   false, 0, LOCI_F32, false, false, true };
+                                   false, 0, LOCI_F32, false, false, true, false };
 /* For one gradient at a time, and for all texts in slow builds. */
 static const struct shape
-    some = { 2, 4, 2, 16, 16, 70, 140, false, 0, LOCI_F32, false, false, false },
-    brief = { 1, 4, 2, 16, 16, 66, 70, false, 0, LOCI_F32, false, false, false };
+    some = { 2, 4, 2, 16, 16, 70, 140, false, 0, LOCI_F32, false, false, false, false },
+    brief = { 1, 4, 2, 16, 16, 66, 70, false, 0, LOCI_F32, false, false, false, false };
 /* Much is left of sticks where a chunk ends. */
 static const struct shape border = { 1,     2, 1,        16,    16,    20,   4110,
-                                     false, 0, LOCI_F32, false, false, false };
+                                     false, 0, LOCI_F32, false, false, false, false };
 /* Positions repeat: keys that are equally far from a row are in every tile and in both chunks. */
 static const struct shape repeated = { 1,     2, 1,        16,    16,    70,   4200,
-                                       false, 0, LOCI_F32, false, false, false };
+                                       false, 0, LOCI_F32, false, false, false, false };
 static const char *const of_distances[] = {
     "shaw:left=9,right=7+alibi",
     "shaw:left=9,right=7+sba:remainder=value",
@@ -549,6 +551,15 @@ static int check_shape(const char *text, const struct shape *given, double dropo
     if (given == &repeated) {
         c.k_pos = pos;
         c.q_pos = pos + s->k_len - s->q_len;
+    }
+    int64_t *ranges = mem_alloc(&mem, 2 * sizeof *ranges * (size_t)s->q_len);
+    for (ptrdiff_t i = 0; i < s->q_len; i++) { /* some rows see no key */
+        ranges[i] = i * 7 % 60 + (i > 90 ? 100 : 0);
+        ranges[s->q_len + i] = ranges[i] + i * 11 % 130 - 2;
+    }
+    if (s->ranges) {
+        c.k_first = ranges;
+        c.k_last = ranges + s->q_len;
     }
     const ptrdiff_t range = s->k_len + s->q_len;
     void *tables = mem_alloc(&mem, loci_tables_size(plan, range)),
