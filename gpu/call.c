@@ -1386,10 +1386,6 @@ static loci_status check_grad(const loci_gpu_plan *there, const loci_grad *grad,
           p->dim, p->value_dim);
     for (int x = 0; x < p->uses; x++) {
         if (p->use[x].term != TERM_scan) continue;
-        CHECK(e, p->enc[p->use[x].enc].opt[SCAN_GATES] != GATES_V || p->mix < 0 || p->group == 1,
-              LOCI_UNSUPPORTED,
-              "gradients with cope:gates=v and %s do not run on a GPU where heads share keys",
-              p->enc[p->use[p->mix].enc].pe->name);
         /* PoCL 3.1 computes wrong ones, GPUs do not */
         CHECK(e, there->gpu->backend != &loci_gpu_opencl || !there->gpu->facts.processor,
               LOCI_UNSUPPORTED, "gradients with cope do not run on a processor of OpenCL");

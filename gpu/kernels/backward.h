@@ -374,9 +374,10 @@ DEV int heads_by_tile(struct block b)
     return MIXES && !(GATED && b.at.dk) && b.p->adds != ADDS_GATES;
 }
 /* The tiles of rows that meet a tile of keys, in the order of the sums: items from the latest rows
- * on, in each the heads of the group, in each the rows rising.  item < 0: no more. */
+ * on, in each the heads of the group, in each the rows rising.  item < 0: no more.  Heads that mix
+ * may come in two rounds. */
 struct row_tile {
-    int item, h, row0;
+    int item, h, row0, round, rounds;
 };
 DEV struct row_tile next_rows(struct block b, const struct span *q, int kvh, int key0, int keys,
                               struct row_tile t)
@@ -385,7 +386,8 @@ DEV struct row_tile next_rows(struct block b, const struct span *q, int kvh, int
               last = first_item(b, q), by_tile = heads_by_tile(b);
     while (t.item >= last) {
         if (!by_tile || ++t.h == end) {
-            t.row0 += TILE_ROWS;
+            t.round = (t.round + 1) % t.rounds;
+            if (t.round == 0) t.row0 += TILE_ROWS;
             if (by_tile) t.h = first;
         }
         if (t.row0 >= least(q->nq, (t.item + 1) * ITEM)) {
@@ -404,6 +406,15 @@ DEV struct row_tile next_rows(struct block b, const struct span *q, int kvh, int
             return t;
     }
     t.item = -1;
+    return t;
+}
+/* Before the first rows that meet a tile of keys. */
+DEV struct row_tile before_rows(struct block b, const struct span *q, int kvh, int rounds)
+{
+    const int group = b.p->heads / b.p->kv_heads;
+    struct row_tile t = { last_item(b, q), kvh * group + (heads_by_tile(b) ? group - 1 : 0), 0,
+                          rounds - 1, rounds };
+    t.row0 = t.item * ITEM - TILE_ROWS;
     return t;
 }
 DEV struct rows_at rows_of_tile(struct block b, const struct span *q, struct row_tile t, int dout)
@@ -549,10 +560,11 @@ DEV void backward_keys(struct block b)
                          v = view_rows(b.at.v, b.p->v, q.b, kvh, q.k0 + key0, V_TYPE, b.p->wide),
                          dk = view_rows(b.at.dk, b.p->dk, q.b, kvh, q.k0 + key0, GPU_F32, 0),
                          dv = view_rows(b.at.dv, b.p->dv, q.b, kvh, q.k0 + key0, GPU_F32, 0);
-    /* before the first one */
-    struct row_tile t = { last_item(b, &q), kvh * group + (heads_by_tile(b) ? group - 1 : 0), 0 };
+    /* The gates of all heads are added to dv after the weights of all. */
+    const int rounds = heads_by_tile(b) && gates_of_values && group > 1 ? 2 : 1;
+    GLOBAL char *const dk_of_call = b.at.dk;
+    struct row_tile t = before_rows(b, &q, kvh, rounds);
     int begun = MIXES; /* some item has been added */
-    t.row0 = t.item * ITEM - TILE_ROWS;
     t = next_rows(b, &q, kvh, key0, keys, t);
     PHASE(tid)
         load_across(k, 0, keys, KEYS, DIM, 1.0f, tid, b.room + at.k);
@@ -582,6 +594,8 @@ DEV void backward_keys(struct block b)
         const int ways = REFLECTS ? ways_of(b, &q, t.h, t.row0, rows, key0 / KEYS) : 0,
                   several = ways != 1 << REFLECT_BLOCK, blocks = ways >> REFLECT_BLOCK & 1,
                   nodes = ways & ((1 << REFLECT_BLOCK) - (1 << REFLECT_NODE));
+        const int weights_now = t.round == 0, gates_now = t.round == t.rounds - 1;
+        b.at.dk = gates_now ? dk_of_call : NULL_AT;
         touched |= nodes;
         PHASE(tid)
             if (apart) fetch_rows(b, &q, t, 0, whole, tid, b.room + at.q, flag);
@@ -822,7 +836,7 @@ DEV void backward_keys(struct block b)
             COPIES_DONE
         END_IF
         PHASE(tid)
-            if (b.at.dv)
+            if (b.at.dv && weights_now)
                 add_rows(b, &q, t.h, t.row0, rows, key0, *flag, b.room + at.p, b.room + at.dout,
                          WIDER(VALUE_DIM), VALUE_DIM, tid, MINE.dv);
         END
@@ -832,7 +846,7 @@ DEV void backward_keys(struct block b)
         END_IF
         PHASE_IF(tid, SCAN >= 0)
             const SHARED float *logits = scan_at(b, SCAN_GATE, t.row0, key0);
-            if (gates_of_values && b.at.dv)
+            if (gates_of_values && b.at.dv && gates_now)
                 add_rows(b, &q, t.h, t.row0, rows, key0, *flag, logits, b.room + at.q, WIDER(DIM),
                          DIM, tid, MINE.dv);
             if (gates_alone)
@@ -899,6 +913,7 @@ DEV void backward_keys(struct block b)
         if (ends) touched = 0;
         t = next;
     }
+    b.at.dk = dk_of_call;
     PHASE(tid)
         /* no row sees these keys */
         if (b.at.dk && !begun && !GATED)

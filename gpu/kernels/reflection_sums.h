@@ -20,14 +20,6 @@ DEV GLOBAL double *beta_sum(struct block b, const struct span *q, int kvh)
 {
     return doubles_by_key(b, USE(0).beta_sums, q, kvh, 1);
 }
-/* Before the first rows that meet a tile of keys: see next_rows(). */
-DEV struct row_tile before_rows(struct block b, const struct span *q, int kvh)
-{
-    const int group = b.p->heads / b.p->kv_heads;
-    struct row_tile t = { last_item(b, q), kvh * group + (heads_by_tile(b) ? group - 1 : 0), 0 };
-    t.row0 = t.item * ITEM - TILE_ROWS;
-    return t;
-}
 /* Does a row tile walk over a tile of keys? */
 DEV int walks_over(struct block b, const struct span *q, int row0, int rows, int tile)
 {
@@ -93,7 +85,7 @@ DEV void sum_own_tiles(struct block b)
     const int J = tile - q.ktile, key0 = J * KEYS, n = least(q.nk - key0, KEYS);
     SHARED int *acts = (SHARED int *)(b.room + 2 * KEYS * KEYS);
     int touched = 0;
-    struct row_tile t = next_rows(b, &q, kvh, key0, n, before_rows(b, &q, kvh));
+    struct row_tile t = next_rows(b, &q, kvh, key0, n, before_rows(b, &q, kvh, 1));
     while (t.item >= 0) {
         const int rows = least(q.nq - t.row0, TILE_ROWS),
                   owned = walks_over(b, &q, t.row0, rows, J)
@@ -183,7 +175,7 @@ DEV void sum_matrices(struct block b)
     SHARED float *a = b.room, *u = a + TILE_ROWS * KEYS;
     SHARED int *flag = (SHARED int *)(u + (TILE_ROWS + 1) * WIDER(DIM));
     if (!first || !is_passed(&q, J + 1)) return;
-    struct row_tile t = next_rows(b, &q, kvh, first * KEYS, KEYS, before_rows(b, &q, kvh));
+    struct row_tile t = next_rows(b, &q, kvh, first * KEYS, KEYS, before_rows(b, &q, kvh, 1));
     PHASE(tid)
         clear_item(DIM, MINE.part);
         if (tid == 0) *flag = 1;

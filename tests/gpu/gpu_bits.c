@@ -267,41 +267,42 @@ struct shape {
     loci_dtype dtype;
     bool lens, mask; /* entries of different length; a mask of numbers */
     bool broken;     /* some numbers are NaN or infinite, where rows must not read them */
-    bool ranges;     /* each row has a first and a last key */
+    enum { ALL_KEYS, RANGES, GAPS } rows; /* each row has a first and a last key; tiles are hidden */
 };
 static const struct shape shapes[] = {
-    { 1, 2, 1, 64, 64, 300, 300, false, 0, LOCI_F32, false, false, false, false },
-    { 1, 1, 1, 128, 128, 130, 200, false, 0, LOCI_F32, false, false, false, false },
-    { 2, 4, 2, 32, 48, 65, 129, true, 0, LOCI_F32, false, false, false, false },
-    { 1, 2, 2, 40, 20, 70, 4200, false, 0, LOCI_F32, false, false, false, false },
-    { 1, 2, 1, 16, 16, 1100, 1100, false, 100, LOCI_F32, false, false, false, false },
-    { 1, 1, 1, 256, 192, 64, 128, false, 0, LOCI_F32, false, false, false, false },
-    { 2, 2, 1, 64, 64, 1, 200, false, 0, LOCI_F32, true, false, false, false },
-    { 3, 2, 1, 24, 24, 100, 150, false, 0, LOCI_F32, true, false, false, false },
-    { 1, 2, 1, 64, 64, 100, 130, true, 0, LOCI_F32, false, true, false, false },
-    { 1, 2, 1, 64, 64, 150, 150, false, 0, LOCI_BF16, false, false, false, false },
-    { 1, 2, 1, 64, 32, 70, 150, false, 0, LOCI_F16, false, false, false, false },
-    { 1, 2, 1, 32, 32, 200, 200, false, 0, LOCI_F32, false, false, true, false },
-    { 1, 2, 1, 32, 32, 180, 200, false, 10, LOCI_F32, false, false, true, false },
-    { 2, 4, 1, 4, 4, 70, 140, false, 0, LOCI_F32, false, false, false, false },
-    { 2, 2, 1, 16, 16, 150, 300, true, 0, LOCI_F32, false, false, false, true },
+    { 1, 2, 1, 64, 64, 300, 300, false, 0, LOCI_F32, false, false, false, ALL_KEYS },
+    { 1, 1, 1, 128, 128, 130, 200, false, 0, LOCI_F32, false, false, false, ALL_KEYS },
+    { 2, 4, 2, 32, 48, 65, 129, true, 0, LOCI_F32, false, false, false, ALL_KEYS },
+    { 1, 2, 2, 40, 20, 70, 4200, false, 0, LOCI_F32, false, false, false, ALL_KEYS },
+    { 1, 2, 1, 16, 16, 1100, 1100, false, 100, LOCI_F32, false, false, false, ALL_KEYS },
+    { 1, 1, 1, 256, 192, 64, 128, false, 0, LOCI_F32, false, false, false, ALL_KEYS },
+    { 2, 2, 1, 64, 64, 1, 200, false, 0, LOCI_F32, true, false, false, ALL_KEYS },
+    { 3, 2, 1, 24, 24, 100, 150, false, 0, LOCI_F32, true, false, false, ALL_KEYS },
+    { 1, 2, 1, 64, 64, 100, 130, true, 0, LOCI_F32, false, true, false, ALL_KEYS },
+    { 1, 2, 1, 64, 64, 150, 150, false, 0, LOCI_BF16, false, false, false, ALL_KEYS },
+    { 1, 2, 1, 64, 32, 70, 150, false, 0, LOCI_F16, false, false, false, ALL_KEYS },
+    { 1, 2, 1, 32, 32, 200, 200, false, 0, LOCI_F32, false, false, true, ALL_KEYS },
+    { 1, 2, 1, 32, 32, 180, 200, false, 10, LOCI_F32, false, false, true, ALL_KEYS },
+    { 2, 4, 1, 4, 4, 70, 140, false, 0, LOCI_F32, false, false, false, ALL_KEYS },
+    { 2, 2, 1, 16, 16, 150, 300, true, 0, LOCI_F32, false, false, false, RANGES },
+    { 1, 2, 1, 16, 16, 80, 8300, false, 0, LOCI_F32, false, true, false, GAPS },
 };
 /* Several items of rows and blocks of tiles, for path: gradients go down the trees of its keys. */
 static const struct shape tall = { 2,     2, 1,        20,   12,    1300, 2300,
-                                   false, 0, LOCI_F32, true, false, false, false };
+                                   false, 0, LOCI_F32, true, false, false, ALL_KEYS };
 /* Rows of a tile go over the end of a block, and w of a key in it is NaN. */
 static const struct shape over = { 1,     2, 1,        20,    12,    230, 1150,
-                                   false, 0, LOCI_F32, false, false, true, false };
+                                   false, 0, LOCI_F32, false, false, true, ALL_KEYS };
 /* For one gradient at a time, and for all texts in slow builds. */
 static const struct shape
-    some = { 2, 4, 2, 16, 16, 70, 140, false, 0, LOCI_F32, false, false, false, false },
-    brief = { 1, 4, 2, 16, 16, 66, 70, false, 0, LOCI_F32, false, false, false, false };
+    some = { 2, 4, 2, 16, 16, 70, 140, false, 0, LOCI_F32, false, false, false, ALL_KEYS },
+    brief = { 1, 4, 2, 16, 16, 66, 70, false, 0, LOCI_F32, false, false, false, ALL_KEYS };
 /* Much is left of sticks where a chunk ends. */
 static const struct shape border = { 1,     2, 1,        16,    16,    20,   4110,
-                                     false, 0, LOCI_F32, false, false, false, false };
+                                     false, 0, LOCI_F32, false, false, false, ALL_KEYS };
 /* Positions repeat: keys that are equally far from a row are in every tile and in both chunks. */
 static const struct shape repeated = { 1,     2, 1,        16,    16,    70,   4200,
-                                       false, 0, LOCI_F32, false, false, false, false };
+                                       false, 0, LOCI_F32, false, false, false, ALL_KEYS };
 static const char *const of_distances[] = {
     "shaw:left=9,right=7+alibi",
     "shaw:left=9,right=7+sba:remainder=value",
@@ -445,6 +446,12 @@ static void make_reflections(const loci_tensor *t, const struct shape *s, float 
     if (s->broken && w == !s->left)
         x[((size_t)s->k_len - (w ? 136 : 12)) * each] = w ? NAN : INFINITY;
 }
+/* Tiles that no row sees: a few, and many over a border of chunks. */
+static bool is_in_gap(ptrdiff_t key)
+{
+    const ptrdiff_t tile = key / 64;
+    return tile % 5 == 3 || (tile > 40 && tile < 72);
+}
 /* only: the one gradient that is wanted, of enum out, or OUTS + the number of a tensor; OUT_O: all.
  * Returns how many tensors there are. */
 static int check_shape(const char *text, const struct shape *given, double dropout, int only)
@@ -502,7 +509,8 @@ static int check_shape(const char *text, const struct shape *given, double dropo
     if (s->mask) {
         float *mask = random_numbers(&mem, rows * (size_t)s->k_len, LOCI_F32, 1);
         for (size_t i = 0; i < rows * (size_t)s->k_len; i++)
-            if (walk_uniform() < -0.3) mask[i] = -INFINITY;
+            if (s->rows == GAPS ? is_in_gap((ptrdiff_t)i % s->k_len) : walk_uniform() < -0.3)
+                mask[i] = -INFINITY;
         c.mask_kind = LOCI_MASK_ADDED;
         c.mask.data = mask;
         if (plan->mix >= 0) { /* heads that mix see the same keys */
@@ -557,7 +565,7 @@ static int check_shape(const char *text, const struct shape *given, double dropo
         ranges[i] = i * 7 % 60 + (i > 90 ? 100 : 0);
         ranges[s->q_len + i] = ranges[i] + i * 11 % 130 - 2;
     }
-    if (s->ranges) {
+    if (s->rows == RANGES) {
         c.k_first = ranges;
         c.k_last = ranges + s->q_len;
     }
