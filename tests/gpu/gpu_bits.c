@@ -267,7 +267,8 @@ struct shape {
     loci_dtype dtype;
     bool lens, mask; /* entries of different length; a mask of numbers */
     bool broken;     /* some numbers are NaN or infinite, where rows must not read them */
-    enum { ALL_KEYS, RANGES, GAPS } rows; /* each row has a first and a last key; tiles are hidden */
+    /* each row has a first and a last key; tiles are hidden; segments mix */
+    enum { ALL_KEYS, RANGES, GAPS, SEGMENTS } rows;
 };
 static const struct shape shapes[] = {
     { 1, 2, 1, 64, 64, 300, 300, false, 0, LOCI_F32, false, false, false, ALL_KEYS },
@@ -286,6 +287,7 @@ static const struct shape shapes[] = {
     { 2, 4, 1, 4, 4, 70, 140, false, 0, LOCI_F32, false, false, false, ALL_KEYS },
     { 2, 2, 1, 16, 16, 150, 300, true, 0, LOCI_F32, false, false, false, RANGES },
     { 1, 2, 1, 16, 16, 80, 8300, false, 0, LOCI_F32, false, true, false, GAPS },
+    { 1, 2, 1, 16, 20, 150, 300, false, 0, LOCI_F32, false, false, false, SEGMENTS },
 };
 /* Several items of rows and blocks of tiles, for path: gradients go down the trees of its keys. */
 static const struct shape tall = { 2,     2, 1,        20,   12,    1300, 2300,
@@ -564,6 +566,12 @@ static int check_shape(const char *text, const struct shape *given, double dropo
     for (ptrdiff_t i = 0; i < s->q_len; i++) { /* some rows see no key */
         ranges[i] = i * 7 % 60 + (i > 90 ? 100 : 0);
         ranges[s->q_len + i] = ranges[i] + i * 11 % 130 - 2;
+    }
+    int64_t *segments = mem_alloc(&mem, sizeof *segments * (size_t)(s->batch * s->k_len));
+    for (ptrdiff_t i = 0; i < s->batch * s->k_len; i++) segments[i] = i / 5 % 4 - (i > 200);
+    if (s->rows == SEGMENTS) {
+        c.k_seg = segments;
+        c.q_seg = segments + s->k_len - s->q_len;
     }
     if (s->rows == RANGES) {
         c.k_first = ranges;
