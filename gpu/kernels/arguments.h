@@ -84,12 +84,11 @@ enum { THREADS = 128 };
     K(stage_keys) K(walk_rows) K(reflect_tiles) K(reflect_nodes) K(mix_pairs) K(state_rows)
 #define BACKWARD_INPUT_KERNELS(K)                                                                  \
     BACKWARD_KERNELS(K) K(sum_gates) K(sum_seen_gates) K(backward_inputs) K(store_inputs)          \
-    K(finish_factors)                                                                              \
-    K(query_frequencies) K(key_frequencies) K(add_frequencies) K(place_gradients)             \
-    K(polar_rows) K(key_phases) K(fade_keys) K(heir_values) K(find_newest) K(stage_keys)           \
-    K(walk_rows) K(unstage_keys) K(grade_rows) K(unmix_pairs) K(add_mixed) K(state_rows)            \
-    K(unturn_states) K(reflect_tiles) K(reflect_nodes) K(reflect_rows) K(sum_own_tiles)            \
-    K(sum_matrices) K(unreflect_nodes) K(unreflect_tiles)
+    K(finish_factors) K(query_frequencies) K(key_frequencies) K(add_frequencies)                   \
+    K(place_gradients) K(polar_rows) K(key_phases) K(fade_keys) K(heir_values) K(find_newest)      \
+    K(stage_keys) K(walk_rows) K(unstage_keys) K(grade_rows) K(unmix_pairs) K(add_mixed)           \
+    K(state_rows) K(unturn_states) K(reflect_tiles) K(reflect_nodes) K(reflect_rows)               \
+    K(sum_own_tiles) K(sum_matrices) K(unreflect_nodes) K(unreflect_tiles)
 #define CACHE_KERNELS(K) K(rotate_rows) K(polar_rows) K(store_rows) K(state_rows)
 #define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
 

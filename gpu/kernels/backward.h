@@ -201,9 +201,9 @@ DEV void pair_terms_back(struct block b, const struct span *q, int h, struct til
 
 /* Products of one class, of keys as lanes with rows, or of rows as lanes with keys: the first one
  * fills the tile, and later ones take their pairs. */
-DEV void take_class(struct block b, const struct span *q, int h, int row0, int key0, int class_, int first,
-                    int by_key, const SHARED float *lanes, const SHARED float *others, int tid,
-                    float (*to)[8])
+DEV void take_class(struct block b, const struct span *q, int h, int row0, int key0, int class_,
+                    int first, int by_key, const SHARED float *lanes, const SHARED float *others,
+                    int tid, float (*to)[8])
 {
     float s[PAIR_OTHERS][8];
     const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
@@ -212,15 +212,16 @@ DEV void take_class(struct block b, const struct span *q, int h, int row0, int k
         for (int j = 0; j < 8; j++) {
             const int lane = lane_of(KEYS, r0, j), other = other_of(KEYS, side, i);
             if (first
-                || is_of_class(b, q, h, row0 + (by_key ? other : lane), key0 + (by_key ? lane : other),
-                               class_))
+                || is_of_class(b, q, h, row0 + (by_key ? other : lane),
+                               key0 + (by_key ? lane : other), class_))
                 to[i][j] = s[i][j];
         }
 }
 
 /* The same of the rows that go a way over the keys, of path. */
-DEV void take_way(struct block b, const struct span *q, int h, int row0, int key0, int way, int by_key,
-                  const SHARED float *lanes, const SHARED float *others, int tid, float (*to)[8])
+DEV void take_way(struct block b, const struct span *q, int h, int row0, int key0, int way,
+                  int by_key, const SHARED float *lanes, const SHARED float *others, int tid,
+                  float (*to)[8])
 {
     float s[PAIR_OTHERS][8];
     const int r0 = first_lane(KEYS, tid), side = place(KEYS, tid);
@@ -502,8 +503,8 @@ DEV int finite_pairs(const SHARED float *ds, int tid)
     return zero == 0.0f;
 }
 /* Pairs of rows that do not read the tile in an older block, whose lanes are keys, or rows. */
-DEV void clear_other_ways(struct block b, const struct span *q, int h, int row0, int key0, int by_row,
-                          int tid, SHARED float *ds)
+DEV void clear_other_ways(struct block b, const struct span *q, int h, int row0, int key0,
+                          int by_row, int tid, SHARED float *ds)
 {
     for (int i = tid; i < TILE_ROWS * KEYS; i += THREADS)
         if (way_of(b, q, h, row0 + (by_row ? i % TILE_ROWS : i / KEYS), key0 / KEYS)
@@ -649,8 +650,8 @@ DEV void backward_keys(struct block b)
                 END
                 PHASE(tid)
                     if (go)
-                        take_way(b, &q, t.h, t.row0, key0, way, 1, b.room + at.k, b.room + at.q, tid,
-                                 MINE.s);
+                        take_way(b, &q, t.h, t.row0, key0, way, 1, b.room + at.k, b.room + at.q,
+                                 tid, MINE.s);
                 END
                 way = next_way(ways, way);
             } while (way < WAYS);
@@ -671,8 +672,8 @@ DEV void backward_keys(struct block b)
             END
             PHASE(tid)
                 if (FORMS > 1 && !MIXES)
-                    take_class(b, &q, t.h, t.row0, key0, form, form == classes.least, 1, b.room + at.k,
-                               b.room + at.q, tid, MINE.s);
+                    take_class(b, &q, t.h, t.row0, key0, form, form == classes.least, 1,
+                               b.room + at.k, b.room + at.q, tid, MINE.s);
             END
         } while (++form <= classes.most && FORMS > 1);
         if (GATED && !MIXES) {
@@ -861,7 +862,8 @@ DEV void backward_keys(struct block b)
                 if (go) {
                     load_row_form(b, &q, t.h, t.row0, rows, TILE_ROWS, form, 0, WIDER(DIM), 1.0f,
                                   -1, tid, b.room + at.q);
-                    mask_class(b, &q, t.h, t.row0, key0, form, 0, tid, b.room + at.ds, b.room + at.p);
+                    mask_class(b, &q, t.h, t.row0, key0, form, 0, tid, b.room + at.ds,
+                               b.room + at.p);
                 }
             END
             PHASE(tid)
@@ -1132,8 +1134,8 @@ DEV void store_gradients(struct block b, int tid, float (*part)[8][4], SHARED fl
             }
 }
 /* Rows that own the tile come back. */
-DEV void load_own_gradients(struct block b, const struct span *q, int h, int row0, int tile, int tid,
-                            const SHARED float *from, float (*part)[8][4])
+DEV void load_own_gradients(struct block b, const struct span *q, int h, int row0, int tile,
+                            int tid, const SHARED float *from, float (*part)[8][4])
 {
     const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
     UNROLL for (int j = 0; j < 8; j++) {
@@ -1166,8 +1168,8 @@ DEV void keep_gradients(struct block b, const struct span *q, int h, int row0, i
 }
 /* From the start of a node to its end, for rows of a way: chains over the rows of its matrix, those
  * from m0 on. */
-DEV void return_over_node(struct block b, const struct span *q, int h, int row0, int tile, int way, int m0,
-                          const SHARED float *matrix, struct walk_room walk, int tid,
+DEV void return_over_node(struct block b, const struct span *q, int h, int row0, int tile, int way,
+                          int m0, const SHARED float *matrix, struct walk_room walk, int tid,
                           float (*part)[8][4])
 {
     const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
@@ -1197,8 +1199,8 @@ DEV void return_over_node(struct block b, const struct span *q, int h, int row0,
 }
 /* Rows of a way and the keys of their node.  What is not finite does not reach rows that have a
  * factor of 0 for it. */
-DEV void add_node_rows(struct block b, const struct span *q, int h, int row0, int tile, int way, int n,
-                       int finite, const SHARED float *keys, const SHARED float *ds, int tid,
+DEV void add_node_rows(struct block b, const struct span *q, int h, int row0, int tile, int way,
+                       int n, int finite, const SHARED float *keys, const SHARED float *ds, int tid,
                        float (*part)[8][4])
 {
     const int r0 = first_lane(TILE_ROWS, tid), side = place(TILE_ROWS, tid);
@@ -1222,8 +1224,8 @@ DEV void add_node_rows(struct block b, const struct span *q, int h, int row0, in
     }
 }
 /* Products of gradients of rows with w of FEW keys of their own tile. */
-DEV void turn_dots(struct block b, const struct span *q, int h, int kvh, int row0, int key0, int first,
-                   int n, struct walk_room walk, int tid)
+DEV void turn_dots(struct block b, const struct span *q, int h, int kvh, int row0, int key0,
+                   int first, int n, struct walk_room walk, int tid)
 {
     const GLOBAL float *w = reflect_w(b, q, kvh) + (int64_t)(key0 + first) * DIM;
     for (int i = tid; i < FEW * TILE_ROWS; i += THREADS) {
@@ -1266,8 +1268,8 @@ DEV void turn_few(struct block b, const struct span *q, int h, int kvh, int row0
     }
 }
 /* The gradients of rows behind the FEW keys. */
-DEV void return_few(struct block b, const struct span *q, int h, int kvh, int row0, int key0, int first,
-                    int n, const SHARED float *ds, struct walk_room walk, int tid)
+DEV void return_few(struct block b, const struct span *q, int h, int kvh, int row0, int key0,
+                    int first, int n, const SHARED float *ds, struct walk_room walk, int tid)
 {
     const GLOBAL float *w = reflect_w(b, q, kvh) + (int64_t)(key0 + first) * DIM;
     const struct rows_at k = key_rows(b, q, kvh);
@@ -1435,8 +1437,8 @@ DEV void backward_rows(struct block b)
                         END
                         PHASE(tid)
                             if (go)
-                                return_over_node(b, &q, h, row0, j, way, m0, b.room + at.k, walk, tid,
-                                                 MINE.dq);
+                                return_over_node(b, &q, h, row0, j, way, m0, b.room + at.k, walk,
+                                                 tid, MINE.dq);
                         END
                         m0 += KEYS;
                     } while (go && m0 < DIM);
@@ -1456,8 +1458,8 @@ DEV void backward_rows(struct block b)
                     END
                     PHASE(tid)
                         if (go)
-                            take_way(b, &q, h, row0, key0, way, 0, b.room + at.q, b.room + at.k, tid,
-                                     MINE.s);
+                            take_way(b, &q, h, row0, key0, way, 0, b.room + at.q, b.room + at.k,
+                                     tid, MINE.s);
                     END
                     way = next_way(ways, way);
                 } while (way < WAYS);
@@ -1477,8 +1479,8 @@ DEV void backward_rows(struct block b)
                 END
                 PHASE(tid)
                     if (FORMS > 1)
-                        take_class(b, &q, h, row0, key0, form, form == classes.least, 0, b.room + at.q,
-                                   b.room + at.k, tid, MINE.s);
+                        take_class(b, &q, h, row0, key0, form, form == classes.least, 0,
+                                   b.room + at.q, b.room + at.k, tid, MINE.s);
                 END
             } while (++form <= classes.most && FORMS > 1);
             if (GATED) {
@@ -1753,7 +1755,8 @@ DEV void backward_rows(struct block b)
                     END
                     PHASE(tid)
                         if (go)
-                            return_few(b, &q, h, kvh, row0, key0, first, n, b.room + at.s, walk, tid);
+                            return_few(b, &q, h, kvh, row0, key0, first, n, b.room + at.s, walk,
+                                       tid);
                     END
                     first += FEW;
                 } while (owned && first < n);

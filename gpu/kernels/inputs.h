@@ -134,8 +134,8 @@ DEV void backward_inputs(struct block b)
                     END
                     PHASE(tid)
                         if (go)
-                            take_way(b, &q, h, row0, key0, way, 1, b.room + at.k, b.room + at.q, tid,
-                                     MINE.s);
+                            take_way(b, &q, h, row0, key0, way, 1, b.room + at.k, b.room + at.q,
+                                     tid, MINE.s);
                     END
                     way = next_way(ways, way);
                 } while (way < WAYS);
@@ -156,8 +156,8 @@ DEV void backward_inputs(struct block b)
                 END
                 PHASE(tid)
                     if (FORMS > 1 && !MIXES)
-                        take_class(b, &q, h, row0, key0, form, form == classes.least, 1, b.room + at.k,
-                                   b.room + at.q, tid, MINE.s);
+                        take_class(b, &q, h, row0, key0, form, form == classes.least, 1,
+                                   b.room + at.k, b.room + at.q, tid, MINE.s);
                 END
             } while (++form <= classes.most && FORMS > 1);
             if (GATED && !MIXES) {

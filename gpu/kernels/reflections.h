@@ -430,8 +430,9 @@ DEV void open_floor(struct block b, struct walk_room r, const SHARED float *u, i
 
 /* Products of rows with k and w of FEW keys of their own tile, of the first of which `first` is the
  * number.  s: [key][ROWS]. */
-DEV void dot_few(struct block b, const struct span *q, int h, int kvh, int row0, int key0, int first,
-                 int n, struct walk_room r, const SHARED float *u, int tid, SHARED float *s)
+DEV void dot_few(struct block b, const struct span *q, int h, int kvh, int row0, int key0,
+                 int first, int n, struct walk_room r, const SHARED float *u, int tid,
+                 SHARED float *s)
 {
     const struct rows_at k = key_rows(b, q, kvh);
     const GLOBAL float *w = reflect_w(b, q, kvh) + (int64_t)(key0 + first) * DIM;
@@ -486,8 +487,8 @@ DEV void meet_few(struct block b, const struct span *q, int h, int kvh, int row0
     }
 }
 /* The rows behind the FEW keys.  Keys that take nothing may have a w that is not finite. */
-DEV void pass_few(struct block b, const struct span *q, int h, int kvh, int row0, int key0, int first,
-                  int n, struct walk_room r, int tid, SHARED float *u)
+DEV void pass_few(struct block b, const struct span *q, int h, int kvh, int row0, int key0,
+                  int first, int n, struct walk_room r, int tid, SHARED float *u)
 {
     const GLOBAL float *w = reflect_w(b, q, kvh) + (int64_t)(key0 + first) * DIM;
     for (int i = tid; i < DIM * ROWS; i += THREADS) {

@@ -228,8 +228,8 @@ DEV void key_vector_totals(struct block b)
 /* ---- A vector for every distance ------------------------------------------------------------- */
 
 /* The distances of a tile of rows in blocks of 64: block j ends at that of the first row and key
- * 64 j.  Tile j of keys fills blocks j - 1 and j, and two blocks are there at a time.  One is summed
- * when another one takes its place, and the last two in the end (src/terms/roll.c). */
+ * 64 j.  Tile j of keys fills blocks j - 1 and j.  Two blocks are kept.  A block is summed when
+ * another one takes its place, and the last two in the end (src/terms/roll.c). */
 struct roll_step {
     int32_t block, chunk; /* the chunk in which the block is summed */
 };
@@ -321,8 +321,8 @@ DEV float roll_pair(const struct span *q, const GLOBAL float *ds, struct roll_ow
     return key >= 0 && key < q->nk ? ds[key] : 0.0f;
 }
 /* The same of a distance with a vector of its own, and those that count as it. */
-DEV float roll_ds(const struct span *q, const GLOBAL float *ds, struct roll_own o, int64_t d0, int r,
-                  int64_t d)
+DEV float roll_ds(const struct span *q, const GLOBAL float *ds, struct roll_own o, int64_t d0,
+                  int r, int64_t d)
 {
     const int at = o.i + (int)(d - o.low);
     float sum = roll_pair(q, ds, o, d0, r, at);

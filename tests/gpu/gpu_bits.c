@@ -28,9 +28,10 @@ static int ran, left_out;
 
 /* What the texts and shapes of this file may be refused for where there is enough memory. */
 static const char *const refusals[] = {
-    "gradients with path",          "on a GPU where heads share keys",
-    "together are at most 256",     "in heads wider than 128",
-    "must be at most 256 on a GPU", "rows see all keys of an interval",
+    "together are at most 256",
+    "in heads wider than 128",
+    "must be at most 256 on a GPU",
+    "segments are ranges of keys",
 };
 /* on: the device; NULL: a problem of the walk, which may be refused for more. */
 static void leave_out(const char *name, const char *on, const char *why)
@@ -290,20 +291,21 @@ static const struct shape shapes[] = {
     { 1, 2, 1, 16, 20, 150, 300, false, 0, LOCI_F32, false, false, false, SEGMENTS },
 };
 /* Several items of rows and blocks of tiles, for path: gradients go down the trees of its keys. */
-static const struct shape tall = { 2,     2, 1,        20,   12,    1300, 2300,
+static const struct shape tall = { 2,     2, 1,        20,   12,    1300,  2300,
                                    false, 0, LOCI_F32, true, false, false, ALL_KEYS };
 /* Rows of a tile go over the end of a block, and w of a key in it is NaN. */
-static const struct shape over = { 1,     2, 1,        20,    12,    230, 1150,
+static const struct shape over = { 1,     2, 1,        20,    12,    230,  1150,
                                    false, 0, LOCI_F32, false, false, true, ALL_KEYS };
 /* For one gradient at a time, and for all texts in slow builds. */
-static const struct shape
-    some = { 2, 4, 2, 16, 16, 70, 140, false, 0, LOCI_F32, false, false, false, ALL_KEYS },
-    brief = { 1, 4, 2, 16, 16, 66, 70, false, 0, LOCI_F32, false, false, false, ALL_KEYS };
+static const struct shape some = { 2,     4, 2,        16,    16,    70,    140,
+                                   false, 0, LOCI_F32, false, false, false, ALL_KEYS },
+                          brief = { 1,     4, 2,        16,    16,    66,    70,
+                                    false, 0, LOCI_F32, false, false, false, ALL_KEYS };
 /* Much is left of sticks where a chunk ends. */
-static const struct shape border = { 1,     2, 1,        16,    16,    20,   4110,
+static const struct shape border = { 1,     2, 1,        16,    16,    20,    4110,
                                      false, 0, LOCI_F32, false, false, false, ALL_KEYS };
 /* Positions repeat: keys that are equally far from a row are in every tile and in both chunks. */
-static const struct shape repeated = { 1,     2, 1,        16,    16,    70,   4200,
+static const struct shape repeated = { 1,     2, 1,        16,    16,    70,    4200,
                                        false, 0, LOCI_F32, false, false, false, ALL_KEYS };
 static const char *const of_distances[] = {
     "shaw:left=9,right=7+alibi",
