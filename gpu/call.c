@@ -68,6 +68,8 @@ static size_t lay_out_host(struct call *c, char *base, bool backward)
 
 /* Are pairs tested one by one?  It must follow from which pointers are set, as sizes do. */
 static bool has_positions(const loci_call *in) { return in->q_pos || in->q_starts || in->q_seg; }
+/* Packed sequences alone have runs of positions. */
+static bool may_scatter(const loci_call *in) { return in->q_pos || in->q_seg; }
 static bool is_listed(const loci_call *in)
 {
     return has_positions(in) || in->mask_kind || in->k_first;
@@ -757,7 +759,7 @@ static int vector_parts(struct gpu_call *g, int u, int x)
                                                    : (int)vectors_padded(p->dim);
     use->direct = -1;
     /* all keys are at an end, but where positions are not consecutive that is not tested */
-    if (use->term == GPU_KEY_VECTORS && use->lo == use->hi && !has_positions(&g->in)) return count;
+    if (use->term == GPU_KEY_VECTORS && use->lo == use->hi && !may_scatter(&g->in)) return count;
     use->direct = g->direct;
     g->direct += loci_gpu_total(c, x) - (ptrdiff_t)p->heads * count;
     return count;
@@ -872,12 +874,12 @@ static void set_lanes(struct gpu_call *g)
     while (k->lanes < lanes && k->lanes < MOST_LANES) k->lanes *= 2;
     k->lane_parts = (int32_t)tiles(lanes, k->lanes);
 }
-/* Rows that may not see intervals, of all heads.  Packed sequences alone have runs of positions. */
+/* Rows that may not see intervals, of all heads. */
 static size_t scattered_rows(const struct gpu_call *g)
 {
     const struct call *c = &g->call;
     const loci_call *in = &g->in;
-    const bool may = in->q_pos || in->q_seg || in->mask_kind || in->k_first;
+    const bool may = may_scatter(in) || in->mask_kind || in->k_first;
     return may ? (size_t)(c->B * c->Lq) * (size_t)c->plan->heads : 0;
 }
 
@@ -1018,7 +1020,7 @@ static void lay_out_ds(struct gpu_call *g, struct arena *a)
     bool by_key = false, learned = false, weights = false, rolls = false;
     int32_t columns = 0; /* of what keys' vectors learn pair by pair */
     find_band(c->plan, &least, &most);
-    k->ds_chunk = k->ds_by_key = k->key_parts = -1;
+    k->ds_chunk = k->ds_by_key = k->key_parts = k->roll_steps = -1;
     k->ds_width = k->vectors = k->values = 0;
     k->p_by_distance = -1;
     for (int u = 0; u < k->uses; u++) {
@@ -1027,8 +1029,7 @@ static void lay_out_ds(struct gpu_call *g, struct arena *a)
                    key = use->term == GPU_KEY_VECTORS && use->lo < use->hi;
         const int64_t first = row ? use->ends_lo : (int64_t)use->lo - KEY_MARGIN,
                       last = row ? use->ends_hi : (int64_t)use->hi + KEY_MARGIN;
-        const bool pairs =
-            use->term == GPU_KEY_VECTORS && use->direct >= 0 && has_positions(&g->in);
+        const bool pairs = use->term == GPU_KEY_VECTORS && use->direct >= 0 && may_scatter(&g->in);
         if (pairs && use->columns > columns) columns = use->columns;
         k->vectors |= is_of_vectors(use->term) && use->term != GPU_SCAN && g->backward;
         k->values |= has_values(use);
@@ -1073,12 +1074,12 @@ static void lay_out_ds(struct gpu_call *g, struct arena *a)
         carve_bytes(a, rows * (size_t)use->vectors, sizeof(float));
     }
     g->ds_bytes = a->used - g->ds_from;
-    const size_t heads = (size_t)c->plan->heads, chunks = (size_t)tiles(c->Lk, CHUNK),
+    const size_t heads = (size_t)c->plan->heads, chunks = (size_t)(c->Lk ? tiles(c->Lk, CHUNK) : 1),
                  items = loci_most_sequences(c) + (size_t)(c->B * tiles(c->Lq, ROW_CHUNK)),
                  row_tiles = loci_most_sequences(c) + (size_t)(c->B * tiles(c->Lq, KEYS));
     if (rolls && g->backward) {
         k->roll_steps = (int64_t)a->used;
-        carve_bytes(a, row_tiles * heads, 2 * (size_t)(1 + 3 * k->key_tiles) * sizeof(int32_t));
+        carve_bytes(a, row_tiles * heads, 2 * (size_t)ROLL_STEPS(k->key_tiles) * sizeof(int32_t));
     }
     if (columns && g->backward) {
         k->key_parts = (int64_t)a->used;

@@ -124,6 +124,10 @@ enum { THREADS = 128 };
     A(weights)                                                                                     \
     A(vectors)
 
+/* Steps of a tile of rows: how many, at most two for each tile of keys, and which tiles are met, two
+ * in a step. */
+#define ROLL_STEPS(key_tiles) (1 + 3 * (int64_t)(key_tiles))
+
 struct arrays {
 #define ARRAY(name) GLOBAL char *name;
     ARRAYS(ARRAY)
@@ -363,14 +367,17 @@ struct params {
     /* Backward: byte offsets in `vectors` of ds by distance, of all and of the chunk, and by key;
      * -1: none.  The first distance, and how many. */
     int64_t ds_by_distance, ds_chunk, ds_by_key, ds_lo;
-    int64_t roll_steps, key_parts; /* in `vectors`: see kernels/vectors_back.h */
+    /* In `vectors`, -1: none.  Steps of tiles of rows, [tiles][H][ROLL_STEPS], two numbers each.
+     * Where positions are not consecutive, gradients of keys' vectors by distance and those of a
+     * pair of tiles, [items][H][chunks][2][columns][dim]. */
+    int64_t roll_steps, key_parts;
     int64_t roll_parts; /* in `vectors`: gradients of vectors by distance, and how many there are */
     int32_t roll_distances;
     int64_t p_by_distance;     /* the same of weights */
     int32_t ds_width, vectors; /* vectors: some term has them */
     int32_t values;            /* some vectors are of values */
-    /* Decode: lanes of a group, groups for all lanes of a kv head, tiles of a group; tiles of keys
-     * in lists by tile. */
+    /* Decode: lanes of a group, groups for all lanes of a kv head, tiles of a group.  key_tiles:
+     * tiles of keys in lists by tile. */
     int32_t lanes, lane_parts, part_tiles, key_tiles;
     int32_t page_entry, page_keys, k_paged, v_paged, q_paged;
     int64_t use, turn; /* the terms, struct gpu_use, and the rotation, in `lists` */

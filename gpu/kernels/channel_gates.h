@@ -502,10 +502,12 @@ DEV void store_gates_of(struct block b, const struct span *q, int h, int oldest,
 DEV void store_channel_gates(struct block b, const struct span *q, int h, int tid,
                              GLOBAL float *to)
 {
-    for (int oldest = 0; oldest < (q->segments ? q->nk : least(q->nk, 1)) && q->nq; oldest++) {
+    for (int d = tid; d < DIM && q->nq && q->nk && !q->segments; d += THREADS)
+        store_gates_of(b, q, h, 0, d, to);
+    for (int oldest = tid; oldest < q->nk && q->nq && q->segments; oldest += THREADS) {
         int begins = 1;
         for (int l = 0; l < oldest && begins; l++) begins = !in_segment(b, q, l, oldest);
-        for (int d = tid; d < DIM && begins; d += THREADS) store_gates_of(b, q, h, oldest, d, to);
+        for (int d = 0; d < DIM && begins; d++) store_gates_of(b, q, h, oldest, d, to);
     }
 }
 

@@ -20,12 +20,6 @@ DEV GLOBAL double *beta_sum(struct block b, const struct span *q, int kvh)
 {
     return doubles_by_key(b, USE(0).beta_sums, q, kvh, 1);
 }
-/* Does a row tile walk over a tile of keys? */
-DEV int walks_over(struct block b, const struct span *q, int row0, int rows, int tile)
-{
-    const struct keys_seen seen = keys_of(b, q, row0, rows);
-    return seen.first <= seen.last && seen.first / KEYS <= tile && seen.last / KEYS >= tile;
-}
 /* Two numbers of rows with keys that act on them; a factor of 0 stops what is not finite. */
 DEV float add_unless_zero(float x, float y, float sum)
 {
@@ -88,8 +82,7 @@ DEV void sum_own_tiles(struct block b)
     struct row_tile t = next_rows(b, &q, kvh, key0, n, before_rows(b, &q, kvh, 1));
     while (t.item >= 0) {
         const int rows = least(q.nq - t.row0, TILE_ROWS),
-                  owned = walks_over(b, &q, t.row0, rows, J)
-                       && ways_of(b, &q, t.h, t.row0, rows, J) >> REFLECT_OWN & 1;
+                  owned = ways_of(b, &q, t.h, t.row0, rows, J) >> REFLECT_OWN & 1;
         const struct row_tile next = next_rows(b, &q, kvh, key0, n, t);
         const struct own_tile own = { &q, t.h, kvh, t.row0, key0, n, b.room, acts };
         touched |= owned;
@@ -182,8 +175,7 @@ DEV void sum_matrices(struct block b)
     END
     while (t.item >= 0) {
         const int rows = least(q.nq - t.row0, TILE_ROWS),
-                  go = walks_over(b, &q, t.row0, rows, first)
-                    && ways_of(b, &q, t.h, t.row0, rows, first) >> way & 1;
+                  go = ways_of(b, &q, t.h, t.row0, rows, first) >> way & 1;
         const struct row_tile next = next_rows(b, &q, kvh, first * KEYS, KEYS, t);
         PHASE(tid)
             const struct rows_at rows_a =

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* vectors_back.h -- backward: gradients of products with vectors, after backward_rows has stored
  * ds, by distance where rows or keys meet the vectors of a table (shaw, deberta), by key where each
- * distance has its own (xl).  Totals of what is learned have one thread per number, which walks
+ * distance has its own (xl), and where positions are not consecutive (deberta).  Totals of what is learned have one thread per number, which walks
  * over items, chunks and tiles of rows in the order of docs/bits.md, Backward. */
 #ifndef LOCI_GPU_KERNELS_VECTORS_BACK_H
 #define LOCI_GPU_KERNELS_VECTORS_BACK_H
@@ -186,7 +186,8 @@ DEV void key_vector_totals(struct block b)
                 const struct keys_seen all_seen =
                     keys_of(b, &q, item * ITEM, least(q.nq - item * ITEM, ITEM));
                 double all = 0;
-                for (int chunk = all_seen.first / CHUNK; chunk <= all_seen.last / CHUNK; chunk++) {
+                for (int chunk = all_seen.first / CHUNK;
+                     q.nk && chunk <= all_seen.last / CHUNK; chunk++) {
                     float part = 0;
                     if (!q.run)
                         part = key_parts_of(b, u, &q, item, h, chunk)[i % u.columns * DIM + d];
@@ -239,9 +240,8 @@ struct roll_steps {
 };
 DEV GLOBAL struct roll_steps *roll_steps_of(struct block b, const struct span *q, int h, int row0)
 {
-    const int64_t each = 1 + 3 * (int64_t)b.p->key_tiles;
     return (GLOBAL struct roll_steps *)(b.at.vectors + b.p->roll_steps)
-         + ((int64_t)(q->tile + row0 / TILE_ROWS) * b.p->heads + h) * each;
+         + ((int64_t)(q->tile + row0 / TILE_ROWS) * b.p->heads + h) * ROLL_STEPS(b.p->key_tiles);
 }
 DEV GLOBAL struct roll_step *roll_list(GLOBAL struct roll_steps *s)
 {
@@ -269,6 +269,14 @@ DEV void place_block(struct roll_step *places, int block, int other, int chunk,
     place->block = block;
     place->chunk = chunk;
 }
+/* Have the sticks of a row tile ended before a tile of keys?  With cape those of all heads. */
+DEV int sticks_ended(struct block b, const struct span *q, int h, int row0, int rows, int tile)
+{
+    int ended = STICK;
+    for (int i = MIXES ? 0 : h; i < (MIXES ? b.p->heads : h + 1) && ended; i++)
+        ended = stick_ended(b, q, i, row0, rows, tile);
+    return ended;
+}
 DEV void order_roll(struct block b)
 {
     const int tile = b.x / b.p->heads, h = b.x % b.p->heads, none = -2;
@@ -280,7 +288,8 @@ DEV void order_roll(struct block b)
     GLOBAL int32_t *met = (GLOBAL int32_t *)(roll_list(s) + 2 * b.p->key_tiles);
     PHASE(tid)
         for (int j = first + tid; j <= last && q.run; j += THREADS)
-            met[j] = is_seen(b, &q, h, row0, rows, j);
+            met[j] = is_seen(b, &q, h, row0, rows, j)
+                  && !sticks_ended(b, &q, h, row0, rows, j);
     END
     PHASE(tid)
         struct roll_step places[2] = { { none, -1 }, { none, -1 } };

@@ -289,6 +289,9 @@ static const struct shape shapes[] = {
     { 2, 2, 1, 16, 16, 150, 300, true, 0, LOCI_F32, false, false, false, RANGES },
     { 1, 2, 1, 16, 16, 80, 8300, false, 0, LOCI_F32, false, true, false, GAPS },
     { 1, 2, 1, 16, 20, 150, 300, false, 0, LOCI_F32, false, false, false, SEGMENTS },
+    { 1, 2, 1, 16, 16, 20, 0, true, 0, LOCI_F32, false, false, false, ALL_KEYS },
+    { 1, 2, 1, 16, 16, 80, 4300, true, 0, LOCI_F32, false, false, false, RANGES },
+    { 1, 2, 1, 16, 16, 80, 4300, false, 0, LOCI_F32, false, false, false, SEGMENTS },
 };
 /* Several items of rows and blocks of tiles, for path: gradients go down the trees of its keys. */
 static const struct shape tall = { 2,     2, 1,        20,   12,    1300,  2300,
@@ -356,6 +359,7 @@ static const char *const texts[] = {
     "rerope:pairing=half,window=40,dim=4,freq=given+cape:hidden=4",
     "selfextend:pairing=interleaved,group=7,window=42,freq=given+ssmax+kerple",
     "dca:pairing=half,chunk=90,local=20,freq=given+ssmax:bias=1+sba",
+    "xl:clamp=200+sba",
     "xl:clamp=90",
     "xl+alibi",
     "fope:learn=1,norm=1,train_length=60+fox",
@@ -462,7 +466,8 @@ static int check_shape(const char *text, const struct shape *given, double dropo
 {
     struct shape own = *given;
     const struct shape *s = &own;
-    if (strstr(text, "gates=v")) own.value_dim = own.dim; /* queries meet values */
+    if (strstr(text, "gates=v")) own.value_dim = own.dim;        /* queries meet values */
+    if (!own.k_len && strstr(text, "remainder=value")) return 0; /* which wants a key */
     struct mem mem = { 0 };
     loci_error e = { 0 };
     loci_plan *plan;
@@ -566,7 +571,7 @@ static int check_shape(const char *text, const struct shape *given, double dropo
     }
     int64_t *ranges = mem_alloc(&mem, 2 * sizeof *ranges * (size_t)s->q_len);
     for (ptrdiff_t i = 0; i < s->q_len; i++) { /* some rows see no key */
-        ranges[i] = i * 7 % 60 + (i > 90 ? 100 : 0);
+        ranges[i] = i * 7 % 60 + (i >= 64 ? s->k_len - 210 : i > 32 ? s->k_len / 3 : 0);
         ranges[s->q_len + i] = ranges[i] + i * 11 % 130 - 2;
     }
     int64_t *segments = mem_alloc(&mem, sizeof *segments * (size_t)(s->batch * s->k_len));
