@@ -124,8 +124,8 @@ enum { THREADS = 128 };
     A(weights)                                                                                     \
     A(vectors)
 
-/* Steps of a tile of rows: how many, at most two for each tile of keys, and which tiles are met, two
- * in a step. */
+/* Steps of a tile of rows: how many, at most two for each tile of keys, and which tiles are met,
+ * two of them in a step. */
 #define ROLL_STEPS(key_tiles) (1 + 3 * (int64_t)(key_tiles))
 
 struct arrays {

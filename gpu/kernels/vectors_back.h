@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* vectors_back.h -- backward: gradients of products with vectors, after backward_rows has stored
  * ds, by distance where rows or keys meet the vectors of a table (shaw, deberta), by key where each
- * distance has its own (xl), and where positions are not consecutive (deberta).  Totals of what is learned have one thread per number, which walks
- * over items, chunks and tiles of rows in the order of docs/bits.md, Backward. */
+ * distance has its own (xl), and where positions are not consecutive (deberta).  Totals of what is
+ * learned have one thread per number, which walks over items, chunks and tiles of rows in the order
+ * of docs/bits.md, Backward. */
 #ifndef LOCI_GPU_KERNELS_VECTORS_BACK_H
 #define LOCI_GPU_KERNELS_VECTORS_BACK_H
 
