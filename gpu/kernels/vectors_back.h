@@ -293,18 +293,21 @@ DEV void order_roll(struct block b)
                   && !sticks_ended(b, &q, h, row0, rows, j);
     END
     PHASE(tid)
-        struct roll_step places[2] = { { none, -1 }, { none, -1 } };
-        if (tid == 0) s->count = s->ends = 0;
-        for (int j = first; j <= last && q.run && tid == 0; j++) {
-            if (!met[j]) continue;
-            place_block(places, j, j - 1, j / (CHUNK / KEYS), s);
-            place_block(places, j - 1, j, j / (CHUNK / KEYS), s);
+        for (int once = tid; once < 1; once += THREADS) {
+            struct roll_step places[2] = { { none, -1 }, { none, -1 } };
+            s->count = 0;
+            for (int j = first; j <= last && q.run; j++) {
+                if (!met[j]) continue;
+                place_block(places, j, j - 1, j / (CHUNK / KEYS), s);
+                place_block(places, j - 1, j, j / (CHUNK / KEYS), s);
+            }
+            s->ends = s->count;
+            for (int i = 0; i < 2; i++) {
+                if (places[i].chunk < 0) continue;
+                places[i].chunk = seen.last / CHUNK;
+                roll_list(s)[s->count++] = places[i];
+            }
         }
-        if (tid == 0) s->ends = s->count;
-        for (int i = 0; i < 2 && tid == 0; i++)
-            if (places[i].chunk >= 0) roll_list(s)[s->count++] = places[i];
-        for (int i = s->ends; i < s->count && tid == 0; i++)
-            roll_list(s)[i].chunk = seen.last / CHUNK;
     END
 }
 /* Distances of a block that have vectors of their own, low .. high, of which the first is number i
