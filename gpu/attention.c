@@ -1302,8 +1302,8 @@ static loci_status finish_vectors(const struct gpu_call *g)
             TRY(run(g, PASS_VECTORS_BACK, "finish_row_vectors", (int64_t)k.tiles * k.heads, 0,
                     &g->arrays, &k));
         else if (g->use[k.vector_use].term == GPU_ROLL) {
-            TRY(run(g, PASS_VECTORS_BACK, "order_roll", (int64_t)k.tiles * k.heads, 0, &g->arrays,
-                    &k));
+            TRY(run(g, PASS_VECTORS_BACK, "list_roll_blocks", (int64_t)k.tiles * k.heads, 0,
+                    &g->arrays, &k));
             TRY(run(g, PASS_VECTORS_BACK, "roll_rows", (int64_t)k.tiles * k.heads,
                     TILE_ROWS * k.dim, &g->arrays, &k));
         }

@@ -1368,7 +1368,7 @@ static loci_status check_call(const struct loci_plan *p, const loci_call *in, lo
           LOCI_UNSUPPORTED, "pages do not run on a GPU with pope: pages must be NULL");
     return LOCI_OK;
 }
-/* What is known when sequences are. */
+/* Checks that need the list of sequences. */
 static loci_status check_sequences(const struct call *c, loci_error *e)
 {
     for (ptrdiff_t s = 0; s < c->seqs.n && reflects_rows(c->plan); s++)

@@ -53,7 +53,7 @@ enum { THREADS = 128 };
     K(row_vector_totals)                                                                           \
     K(key_vector_pairs)                                                                            \
     K(key_vector_totals)                                                                           \
-    K(order_roll)                                                                                  \
+    K(list_roll_blocks)                                                                            \
     K(roll_rows)                                                                                   \
     K(roll_parts)                                                                                  \
     K(roll_totals)                                                                                 \
@@ -76,7 +76,7 @@ enum { THREADS = 128 };
 #define VECTOR_KERNELS(K) K(vector_numbers) K(roll_numbers) K(count_keys)
 #define VECTOR_BACK_KERNELS(K)                                                                     \
     K(finish_row_vectors) K(row_vector_totals) K(key_vector_pairs) K(key_vector_totals)            \
-    K(order_roll) K(roll_rows) K(roll_parts) K(roll_totals)
+    K(list_roll_blocks) K(roll_rows) K(roll_parts) K(roll_totals)
 /* The same for plans with gates, polar rows or rows that fade, and with gradients of numbers that
  * come with the call, of factors or of frequencies. */
 #define FORWARD_GATE_KERNELS(K)                                                                    \

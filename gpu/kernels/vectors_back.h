@@ -278,7 +278,7 @@ DEV int sticks_ended(struct block b, const struct span *q, int h, int row0, int 
         ended = stick_ended(b, q, i, row0, rows, tile);
     return ended;
 }
-DEV void order_roll(struct block b)
+DEV void list_roll_blocks(struct block b)
 {
     const int tile = b.x / b.p->heads, h = b.x % b.p->heads, none = -2;
     const struct span q = span_of(b, BY_TILE, tile);
@@ -470,9 +470,9 @@ DEV void roll_parts(struct block b)
         }
     END
 }
-/* Row d and column m of W: gradients of vectors that went through their waves at once, those of
- * blocks that are apart, or of all pairs where positions are not consecutive. */
-DEV float waved_at_once(struct block b, struct gpu_use u, const struct span *q, int item, int h,
+/* Row d and column m of dW, of an item and a chunk: from blocks that are apart, and from all pairs
+ * where positions are not consecutive.  These have no sums by distance. */
+DEV float apart_gradient(struct block b, struct gpu_use u, const struct span *q, int item, int h,
                         int chunk, int d, int m)
 {
     const GLOBAL float *waves = (const GLOBAL float *)(b.at.tables + u.waves_at) + m
@@ -520,7 +520,7 @@ DEV void roll_totals(struct block b)
                     const int64_t first = roll_first(u, &q, item, chunk),
                                   last = roll_last(u, &q, item, chunk);
                     const GLOBAL float *from = roll_parts_of(b, u, &q, item, h, chunk);
-                    float part = LISTED ? waved_at_once(b, u, &q, item, h, chunk, d, m) : 0.0f;
+                    float part = LISTED ? apart_gradient(b, u, &q, item, h, chunk, d, m) : 0.0f;
                     for (int64_t x = first; x <= last && q.run; x += KEYS) {
                         float sum = 0;
                         for (int64_t y = x; y < x + KEYS && y <= last; y++)
