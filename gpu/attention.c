@@ -15,8 +15,9 @@
 
 static size_t room(int floats) { return (size_t)floats * sizeof(float); }
 
-static loci_status run(const struct gpu_call *g, enum pass pass, const char *kernel, int64_t groups,
-                       int floats, const struct arrays *arrays, const struct params *params)
+loci_status loci_gpu_run(const struct gpu_call *g, enum pass pass, const char *kernel,
+                         int64_t groups, int floats, const struct arrays *arrays,
+                         const struct params *params)
 {
     loci_gpu *gpu = g->plan->gpu;
     loci_error *e = g->in.error;
@@ -45,16 +46,6 @@ static int forward_floats(const struct gpu_call *g, int rows)
     return forward_room(rows, p->dim, p->value_dim).size + (p->scan < 0 ? 0 : scan_room(rows))
          + loci_gpu_moves_room(g->call.plan, rows);
 }
-/* Rows of a view rotated into another, or back; without a rotation they are copied. */
-struct turned {
-    const void *from;
-    void *to;
-    struct strides at, at_to;
-    int32_t type, to_type, heads;
-    int dim, form;
-    enum gpu_adds adds;
-    bool query, turns, back, finish, factors, plain;
-};
 static bool is_polar(const struct gpu_call *g)
 {
     const struct loci_plan *p = g->call.plan;
@@ -65,8 +56,7 @@ static char *input_of_call(const struct gpu_call *g, int n)
     const struct arrays *at = &g->arrays;
     return n == 0 ? at->in0 : n == 1 ? at->in1 : at->in2;
 }
-/* The input that has the places of queries or keys, among those of the plan; -1: none. */
-static int32_t given_places(const struct gpu_call *g, bool query)
+int32_t loci_gpu_places(const struct gpu_call *g, bool query)
 {
     const struct loci_plan *p = g->call.plan;
     const int e = p->rotate < 0 ? 0 : p->use[p->rotate].enc,
@@ -78,7 +68,7 @@ static int32_t given_places(const struct gpu_call *g, bool query)
  * made of them. */
 static bool turns_back(const struct gpu_call *g)
 {
-    const int query = given_places(g, true), key = given_places(g, false);
+    const int query = loci_gpu_places(g, true), key = loci_gpu_places(g, false);
     return g->backward && query >= 0
         && (g->params.rotation_part >= 0 || g->inputs[query] || g->inputs[key]);
 }
@@ -87,8 +77,7 @@ static bool turns_values_back(const struct gpu_call *g)
 {
     return g->at.v && g->arrays.dv && (g->params.rotation_part >= 0 || turns_back(g));
 }
-/* Do places follow from the numbers of rows, or of keys? */
-static bool counts_places(const struct gpu_call *g, bool query)
+bool loci_gpu_counts_places(const struct gpu_call *g, bool query)
 {
     const struct where *w = &g->call.where;
     return query ? !w->q_pos && !g->in.q_coord : !w->k_pos && !w->k_coord;
@@ -103,15 +92,14 @@ static int rotation_room(const struct gpu_call *g, int dim)
     if (g->params.rotation == TURN_BASES) return 4 * ROTATED_ROWS * blocks_pairs(layout);
     return ROTATED_ROWS * dim;
 }
-/* Floats of the kernels that compute what a rotation learns. */
-static int frequency_room(const struct gpu_call *g)
+int loci_gpu_frequency_room(const struct gpu_call *g)
 {
     const struct loci_plan *p = g->call.plan;
     if (g->params.rotation == TURN_WAVES) return rotation_room(g, 0);
     return g->params.rotation == TURN_BASES ? 3 * KEYS * blocks_width(layout_of(p, p->rotate))
                                             : KEYS;
 }
-static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turned t)
+loci_status loci_gpu_turn(const struct gpu_call *g, enum pass pass, struct turned t)
 {
     const struct call *c = &g->call;
     struct params p = g->params;
@@ -127,7 +115,7 @@ static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turne
     p.q_len = (int32_t)rows;
     p.dim = t.dim;
     p.where = t.query ? g->q_where : g->k_where;
-    p.counted = counts_places(g, t.query);
+    p.counted = loci_gpu_counts_places(g, t.query);
     p.back = t.back;
     p.finish = t.finish;
     p.factors = t.factors && t.finish ? p.q_factor : -1;
@@ -137,7 +125,7 @@ static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turne
     p.keys_side = !t.query;
     p.plain = t.plain;
     p.adds = t.adds;
-    p.given = t.turns ? given_places(g, t.query) : -1;
+    p.given = t.turns ? loci_gpu_places(g, t.query) : -1;
     if (p.rotation == TURN_RANGES) {
         const struct ranged_pairs *r = layout_of(c->plan, c->plan->rotate);
         const struct range_place place = range_place(r, t.query, t.form, 0);
@@ -151,7 +139,7 @@ static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turne
     if (t.turns && c->plan->states) {
         p.given = loci_gpu_states(c->plan, t.query);
         p.vector_share = t.query ? 1 : c->plan->group;
-        return run(g, pass, "state_rows", c->B * tiles(rows, ROTATED_ROWS), 0, &at, &p);
+        return loci_gpu_run(g, pass, "state_rows", c->B * tiles(rows, ROTATED_ROWS), 0, &at, &p);
     }
     if (!t.turns) p.pairs = -1;
     if (t.turns && is_polar(g)) {
@@ -159,29 +147,29 @@ static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turne
         at.v = given->data;
         p.v = of_view(*given);
         p.v_type = stored_as(c->plan->dtype);
-        return run(g, pass, "polar_rows", c->B * tiles(rows, ROTATED_ROWS),
-                   ROTATED_ROWS * (2 * t.dim + 1), &at, &p);
+        return loci_gpu_run(g, pass, "polar_rows", c->B * tiles(rows, ROTATED_ROWS),
+                            ROTATED_ROWS * (2 * t.dim + 1), &at, &p);
     }
-    return run(g, pass, "rotate_rows", c->B * tiles(rows, ROTATED_ROWS), rotation_room(g, t.dim),
-               &at, &p);
+    return loci_gpu_run(g, pass, "rotate_rows", c->B * tiles(rows, ROTATED_ROWS),
+                        rotation_room(g, t.dim), &at, &p);
 }
 /* In a backward pass they are scaled, and multiplied by their factors, if wanted. */
 static loci_status rotate_queries(const struct gpu_call *g, enum pass pass, bool factors)
 {
     const struct call *c = &g->call;
     const struct loci_plan *p = c->plan;
-    return rotate(g, pass,
-                  (struct turned){ .from = c->q.data,
-                                   .to = g->at.q,
-                                   .at = of_view(c->q),
-                                   .at_to = dense(p->heads, c->Lq, p->score_dim),
-                                   .type = stored_as(p->dtype),
-                                   .heads = p->heads,
-                                   .dim = p->dim,
-                                   .query = true,
-                                   .turns = g->rotated,
-                                   .finish = g->backward,
-                                   .factors = factors });
+    return loci_gpu_turn(g, pass,
+                         (struct turned){ .from = c->q.data,
+                                          .to = g->at.q,
+                                          .at = of_view(c->q),
+                                          .at_to = dense(p->heads, c->Lq, p->score_dim),
+                                          .type = stored_as(p->dtype),
+                                          .heads = p->heads,
+                                          .dim = p->dim,
+                                          .query = true,
+                                          .turns = g->rotated,
+                                          .finish = g->backward,
+                                          .factors = factors });
 }
 /* Keys, or their gradients, in place. */
 static loci_status fade_keys(const struct gpu_call *g, enum pass pass, char *keys)
@@ -192,7 +180,7 @@ static loci_status fade_keys(const struct gpu_call *g, enum pass pass, char *key
     if (!k.fades || !keys) return LOCI_OK;
     at.k = keys;
     k.k = dense(p->kv_heads, g->call.Lk, p->score_dim);
-    return run(g, pass, "fade_keys", (int64_t)k.ktiles * p->kv_heads, 0, &at, &k);
+    return loci_gpu_run(g, pass, "fade_keys", (int64_t)k.ktiles * p->kv_heads, 0, &at, &k);
 }
 /* Bytes from form to form of rows of q, of keys, and of their gradients. */
 static ptrdiff_t form_bytes(const struct gpu_call *g, bool query)
@@ -209,18 +197,18 @@ static loci_status join_forms(const struct gpu_call *g, enum pass pass, bool que
     char *first = query ? g->arrays.dq : g->arrays.dk;
     const int forms = query ? p->row_forms : p->keys_rotated ? 0 : p->key_forms;
     for (int form = 0; form < forms && first && p->row_forms > 1; form++)
-        TRY(rotate(g, pass,
-                   (struct turned){ .from = first + form * form_bytes(g, query),
-                                    .to = first,
-                                    .at = query ? g->params.dq : g->params.dk,
-                                    .at_to = query ? g->params.dq : g->params.dk,
-                                    .heads = query ? p->heads : p->kv_heads,
-                                    .dim = p->dim,
-                                    .form = form,
-                                    .adds = form > 0 ? ADDS_TO_SUM : ADDS_NOTHING,
-                                    .query = query,
-                                    .turns = true,
-                                    .back = true }));
+        TRY(loci_gpu_turn(g, pass,
+                          (struct turned){ .from = first + form * form_bytes(g, query),
+                                           .to = first,
+                                           .at = query ? g->params.dq : g->params.dk,
+                                           .at_to = query ? g->params.dq : g->params.dk,
+                                           .heads = query ? p->heads : p->kv_heads,
+                                           .dim = p->dim,
+                                           .form = form,
+                                           .adds = form > 0 ? ADDS_TO_SUM : ADDS_NOTHING,
+                                           .query = query,
+                                           .turns = true,
+                                           .back = true }));
     return LOCI_OK;
 }
 /* Rows or keys in all their forms. */
@@ -231,19 +219,20 @@ static loci_status rotate_forms(const struct gpu_call *g, enum pass pass, bool q
     const loci_view *from = query ? &c->q : &c->k;
     const int heads = query ? p->heads : p->kv_heads;
     for (int form = 0; form < (query ? p->row_forms : p->key_forms); form++)
-        TRY(rotate(g, pass,
-                   (struct turned){ .from = from->data,
-                                    .to = (query ? g->at.q : g->at.k) + form * form_bytes(g, query),
-                                    .at = of_view(*from),
-                                    .at_to = dense(heads, query ? c->Lq : c->Lk, p->score_dim),
-                                    .type = stored_as(query ? p->dtype : p->k_dtype),
-                                    .heads = heads,
-                                    .dim = p->dim,
-                                    .form = form,
-                                    .query = query,
-                                    .turns = true,
-                                    .finish = query && g->backward,
-                                    .factors = factors }));
+        TRY(loci_gpu_turn(g, pass,
+                          (struct turned){
+                              .from = from->data,
+                              .to = (query ? g->at.q : g->at.k) + form * form_bytes(g, query),
+                              .at = of_view(*from),
+                              .at_to = dense(heads, query ? c->Lq : c->Lk, p->score_dim),
+                              .type = stored_as(query ? p->dtype : p->k_dtype),
+                              .heads = heads,
+                              .dim = p->dim,
+                              .form = form,
+                              .query = query,
+                              .turns = true,
+                              .finish = query && g->backward,
+                              .factors = factors }));
     return LOCI_OK;
 }
 static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
@@ -257,39 +246,40 @@ static loci_status rotate_inputs(const struct gpu_call *g, enum pass pass)
     }
     TRY(rotate_queries(g, pass, true));
     if (g->at.v)
-        TRY(rotate(g, pass,
-                   (struct turned){ .from = c->v.data,
-                                    .to = g->at.v,
-                                    .at = of_view(c->v),
-                                    .at_to = dense(p->kv_heads, c->Lk, p->value_dim),
-                                    .type = stored_as(p->v_dtype),
-                                    .heads = p->kv_heads,
-                                    .dim = p->value_dim,
-                                    .turns = true,
-                                    .plain = true }));
+        TRY(loci_gpu_turn(g, pass,
+                          (struct turned){ .from = c->v.data,
+                                           .to = g->at.v,
+                                           .at = of_view(c->v),
+                                           .at_to = dense(p->kv_heads, c->Lk, p->value_dim),
+                                           .type = stored_as(p->v_dtype),
+                                           .heads = p->kv_heads,
+                                           .dim = p->value_dim,
+                                           .turns = true,
+                                           .plain = true }));
     /* values of a group once for each of its heads */
     for (int i = 0; i < p->group && g->at.head_values; i++) {
         const ptrdiff_t head = c->Lk * p->value_dim;
-        TRY(rotate(g, pass,
-                   (struct turned){ .from = c->v.data,
-                                    .to = g->at.head_values + i * head * (ptrdiff_t)sizeof(float),
-                                    .at = of_view(c->v),
-                                    .at_to = { p->heads * head, p->group * head, p->value_dim },
-                                    .type = stored_as(p->v_dtype),
-                                    .heads = p->kv_heads,
-                                    .dim = p->value_dim,
-                                    .plain = true }));
+        TRY(loci_gpu_turn(g, pass,
+                          (struct turned){
+                              .from = c->v.data,
+                              .to = g->at.head_values + i * head * (ptrdiff_t)sizeof(float),
+                              .at = of_view(c->v),
+                              .at_to = { p->heads * head, p->group * head, p->value_dim },
+                              .type = stored_as(p->v_dtype),
+                              .heads = p->kv_heads,
+                              .dim = p->value_dim,
+                              .plain = true }));
     }
     if (!g->at.k) return LOCI_OK;
-    TRY(rotate(g, pass,
-               (struct turned){ .from = c->k.data,
-                                .to = g->at.k,
-                                .at = of_view(c->k),
-                                .at_to = g->params.k,
-                                .type = stored_as(p->k_dtype),
-                                .heads = g->params.kv_heads,
-                                .dim = p->dim,
-                                .turns = !p->keys_rotated }));
+    TRY(loci_gpu_turn(g, pass,
+                      (struct turned){ .from = c->k.data,
+                                       .to = g->at.k,
+                                       .at = of_view(c->k),
+                                       .at_to = g->params.k,
+                                       .type = stored_as(p->k_dtype),
+                                       .heads = g->params.kv_heads,
+                                       .dim = p->dim,
+                                       .turns = !p->keys_rotated }));
     return fade_keys(g, pass, g->at.k);
 }
 /* Outputs turn back by the angles of their rows; gradients of outputs turn as values do. */
@@ -302,19 +292,19 @@ static loci_status turn_outputs(const struct gpu_call *g, enum pass pass)
     const struct strides turned = dense(p->heads, c->Lq, p->value_dim);
     const int32_t type = stored_as(p->dtype);
     if (!g->at.o || !given->data) return LOCI_OK;
-    return rotate(g, pass,
-                  (struct turned){ .from = back ? g->at.o : given->data,
-                                   .to = back ? given->data : g->at.o,
-                                   .at = back ? turned : of_view(*given),
-                                   .at_to = back ? of_view(*given) : turned,
-                                   .type = back ? GPU_F32 : type,
-                                   .to_type = back ? type : GPU_F32,
-                                   .heads = p->heads,
-                                   .dim = p->value_dim,
-                                   .query = true,
-                                   .turns = true,
-                                   .back = back,
-                                   .plain = true });
+    return loci_gpu_turn(g, pass,
+                         (struct turned){ .from = back ? g->at.o : given->data,
+                                          .to = back ? given->data : g->at.o,
+                                          .at = back ? turned : of_view(*given),
+                                          .at_to = back ? of_view(*given) : turned,
+                                          .type = back ? GPU_F32 : type,
+                                          .to_type = back ? type : GPU_F32,
+                                          .heads = p->heads,
+                                          .dim = p->value_dim,
+                                          .query = true,
+                                          .turns = true,
+                                          .back = back,
+                                          .plain = true });
 }
 /* Factors of rows that see what a mask leaves.  u: the use among those of the kernels, if it is not
  * folded into rows of q. */
@@ -332,8 +322,8 @@ static loci_status count_keys(const struct gpu_call *g, int x, int u)
     k.pairs =
         factor_learned(p, e) ? (const char *)c->table[e] - (const char *)c->table[0] + ALIGN : -1;
     k.vector_rows = g->backward ? TILE_ROWS : k.rows;
-    return run(g, PASS_VECTORS, "count_keys", (int64_t)k.tiles * p->heads,
-               COUNTED_ROWS * loci_gpu_threads(g->plan, PASS_VECTORS), &g->arrays, &k);
+    return loci_gpu_run(g, PASS_VECTORS, "count_keys", (int64_t)k.tiles * p->heads,
+                        COUNTED_ROWS * loci_gpu_threads(g->plan, PASS_VECTORS), &g->arrays, &k);
 }
 static loci_status upload_lists(const struct gpu_call *g)
 {
@@ -361,19 +351,21 @@ static loci_status sum_gates(const struct gpu_call *g, enum pass pass)
 {
     const struct params *p = &g->params;
     if (p->listed && g->call.plan->moves >= 0)
-        TRY(run(g, pass, "find_newest", (int64_t)p->tiles * p->heads, 0, &g->arrays, p));
+        TRY(loci_gpu_run(g, pass, "find_newest", (int64_t)p->tiles * p->heads, 0, &g->arrays, p));
     if (fades_rows(g->call.plan)) {
-        TRY(run(g, pass, "stage_keys", (int64_t)p->ktiles * p->heads, 0, &g->arrays, p));
-        TRY(run(g, pass, "walk_rows", (int64_t)p->tiles * p->heads, 0, &g->arrays, p));
+        TRY(loci_gpu_run(g, pass, "stage_keys", (int64_t)p->ktiles * p->heads, 0, &g->arrays, p));
+        TRY(loci_gpu_run(g, pass, "walk_rows", (int64_t)p->tiles * p->heads, 0, &g->arrays, p));
     }
     for (int u = 0; u < p->uses; u++) {
         struct params k = *p;
         if (g->use[u].term != GPU_GATE) continue;
         k.vector_use = u;
         k.vector_rows = g->backward ? TILE_ROWS : p->rows;
-        TRY(run(g, pass, "sum_gates", (int64_t)p->sequences * p->heads, 0, &g->arrays, &k));
+        TRY(loci_gpu_run(g, pass, "sum_gates", (int64_t)p->sequences * p->heads, 0, &g->arrays,
+                         &k));
         if (p->listed)
-            TRY(run(g, pass, "sum_seen_gates", (int64_t)p->tiles * p->heads, 0, &g->arrays, &k));
+            TRY(loci_gpu_run(g, pass, "sum_seen_gates", (int64_t)p->tiles * p->heads, 0, &g->arrays,
+                             &k));
     }
     return LOCI_OK;
 }
@@ -383,9 +375,9 @@ static loci_status reflect_keys(const struct gpu_call *g, enum pass pass)
     struct params p = g->params;
     const int64_t groups = (int64_t)p.ktiles * p.kv_heads;
     if (!reflects_rows(g->call.plan)) return LOCI_OK;
-    TRY(run(g, pass, "reflect_tiles", groups, reflect_room_size(p.dim), &g->arrays, &p));
+    TRY(loci_gpu_run(g, pass, "reflect_tiles", groups, reflect_room_size(p.dim), &g->arrays, &p));
     for (p.form = 0; p.form < LEVELS; p.form++)
-        TRY(run(g, pass, "reflect_nodes", groups, 0, &g->arrays, &p));
+        TRY(loci_gpu_run(g, pass, "reflect_nodes", groups, 0, &g->arrays, &p));
     return LOCI_OK;
 }
 
@@ -394,8 +386,8 @@ static loci_status walk_reflected(const struct gpu_call *g, enum pass pass)
 {
     const struct params *p = &g->params;
     if (!reflects_rows(g->call.plan)) return LOCI_OK;
-    return run(g, pass, "reflect_rows", (int64_t)p->tiles * p->heads,
-               reflected_room(p->rows, p->dim).size, &g->arrays, p);
+    return loci_gpu_run(g, pass, "reflect_rows", (int64_t)p->tiles * p->heads,
+                        reflected_room(p->rows, p->dim).size, &g->arrays, p);
 }
 /* After these passes: sums over their rows. */
 static loci_status sum_reflected(const struct gpu_call *g, enum pass pass)
@@ -403,9 +395,9 @@ static loci_status sum_reflected(const struct gpu_call *g, enum pass pass)
     const struct params *p = &g->params;
     const int64_t groups = (int64_t)p->ktiles * p->kv_heads;
     if (!reflects_rows(g->call.plan) || !g->arrays.dk) return LOCI_OK;
-    TRY(run(g, pass, "sum_own_tiles", groups, own_room_size(), &g->arrays, p));
-    return run(g, pass, "sum_matrices", groups * tiles(p->dim, KEYS), matrix_room_size(p->dim),
-               &g->arrays, p);
+    TRY(loci_gpu_run(g, pass, "sum_own_tiles", groups, own_room_size(), &g->arrays, p));
+    return loci_gpu_run(g, pass, "sum_matrices", groups * tiles(p->dim, KEYS),
+                        matrix_room_size(p->dim), &g->arrays, p);
 }
 /* And from nodes to their children, down to the keys. */
 static loci_status unreflect_keys(const struct gpu_call *g, enum pass pass)
@@ -414,9 +406,9 @@ static loci_status unreflect_keys(const struct gpu_call *g, enum pass pass)
     const int64_t groups = (int64_t)p.ktiles * p.kv_heads;
     if (!reflects_rows(g->call.plan) || !g->arrays.dk) return LOCI_OK;
     for (p.form = LEVELS; p.form > 0; p.form--)
-        TRY(run(g, pass, "unreflect_nodes", groups, KEYS * p.dim, &g->arrays, &p));
-    return run(g, pass, "unreflect_tiles", groups, unreflect_room_size(p.dim), &g->arrays,
-               &g->params);
+        TRY(loci_gpu_run(g, pass, "unreflect_nodes", groups, KEYS * p.dim, &g->arrays, &p));
+    return loci_gpu_run(g, pass, "unreflect_tiles", groups, unreflect_room_size(p.dim), &g->arrays,
+                        &g->params);
 }
 
 /* Products of rows of q and of keys with vectors, for the terms that look them up. */
@@ -436,8 +428,8 @@ static loci_status multiply_vectors(const struct gpu_call *g)
         k.vector_scale = g->backward ? 1 : k.scale; /* backward, rows are scaled already */
         if (g->backward) k.q_factor = -1;
         if (term == GPU_ROLL) {
-            TRY(run(g, PASS_VECTORS, "roll_numbers", (int64_t)k.tiles * p->heads,
-                    VECTOR_ROWS * k.dim, &at, &k));
+            TRY(loci_gpu_run(g, PASS_VECTORS, "roll_numbers", (int64_t)k.tiles * p->heads,
+                             VECTOR_ROWS * k.dim, &at, &k));
             continue;
         }
         if (!query) {
@@ -451,15 +443,16 @@ static loci_status multiply_vectors(const struct gpu_call *g)
             if (k.q_paged) k.used = g->used;
         }
         const ptrdiff_t rows = query ? c->Lq : c->Lk;
-        TRY(run(g, PASS_VECTORS, "vector_numbers", c->B * tiles(rows, VECTOR_ROWS) * p->heads,
-                VECTOR_ROWS * k.dim, &at, &k));
+        TRY(loci_gpu_run(g, PASS_VECTORS, "vector_numbers",
+                         c->B * tiles(rows, VECTOR_ROWS) * p->heads, VECTOR_ROWS * k.dim, &at, &k));
         if (!k.values || !query || g->use[u].values_at < 0 || !g->backward) continue;
         at.q = at.dout; /* the vectors of values, with dO */
         k.q = k.dout;
         k.q_type = k.o_type;
         k.vector_values = 1;
-        TRY(run(g, PASS_VECTORS, "vector_numbers", c->B * tiles(rows, VECTOR_ROWS) * p->heads,
-                VECTOR_ROWS * k.value_dim, &at, &k));
+        TRY(loci_gpu_run(g, PASS_VECTORS, "vector_numbers",
+                         c->B * tiles(rows, VECTOR_ROWS) * p->heads, VECTOR_ROWS * k.value_dim, &at,
+                         &k));
     }
     return LOCI_OK;
 }
@@ -496,11 +489,11 @@ static loci_status decode(struct gpu_call *g)
     TRY(rotate_inputs(g, pass));
     TRY(multiply_vectors(g));
     TRY(sum_gates(g, pass));
-    TRY(run(g, PASS_DECODE, "decode_scores", groups, floats, &g->arrays, p));
-    TRY(run(g, PASS_DECODE, "decode_values", groups, floats, &g->arrays, p));
-    TRY(run(g, PASS_DECODE, "decode_join",
-            (int64_t)p->sequences * p->q_len * p->heads * tiles(p->value_dim, JOIN_WIDTH),
-            join_room().size, &g->arrays, p));
+    TRY(loci_gpu_run(g, PASS_DECODE, "decode_scores", groups, floats, &g->arrays, p));
+    TRY(loci_gpu_run(g, PASS_DECODE, "decode_values", groups, floats, &g->arrays, p));
+    TRY(loci_gpu_run(g, PASS_DECODE, "decode_join",
+                     (int64_t)p->sequences * p->q_len * p->heads * tiles(p->value_dim, JOIN_WIDTH),
+                     join_room().size, &g->arrays, p));
     return turn_outputs(g, pass);
 }
 /* A strip of the rows of a call whose heads mix, whose scores `forward` makes, or takes. */
@@ -519,13 +512,14 @@ static int64_t tiles_of_rows(const struct gpu_call *g)
 static loci_status run_rows(const struct gpu_call *g, enum pass pass, const char *kernel,
                             int floats)
 {
-    return run(g, pass, kernel, tiles_of_rows(g) * g->params.heads, floats, &g->arrays, &g->params);
+    return loci_gpu_run(g, pass, kernel, tiles_of_rows(g) * g->params.heads, floats, &g->arrays,
+                        &g->params);
 }
 static loci_status run_pairs(const struct gpu_call *g, enum pass pass, const char *kernel,
                              int floats)
 {
-    return run(g, pass, kernel, (int64_t)g->mix.tiles * g->mix.ktiles, floats, &g->arrays,
-               &g->params);
+    return loci_gpu_run(g, pass, kernel, (int64_t)g->mix.tiles * g->mix.ktiles, floats, &g->arrays,
+                        &g->params);
 }
 /* Mixed scores of a strip, of which this is the call that makes scores. */
 static loci_status mix_scores(const struct gpu_call *g, enum pass pass)
@@ -619,8 +613,8 @@ static loci_status store(const struct gpu_call *g, struct stored s)
     p.dim = s.dim;
     p.where = s.moves;
     p.finish = s.finish;
-    return run(g, PASS_CACHE, "store_rows", g->call.B * tiles(g->call.Lk, ROTATED_ROWS), 0, &at,
-               &p);
+    return loci_gpu_run(g, PASS_CACHE, "store_rows", g->call.B * tiles(g->call.Lk, ROTATED_ROWS), 0,
+                        &at, &p);
 }
 /* Keys or values of a cache.  A place counts the rows of all heads of the pages before. */
 static struct strides strides_there(int64_t width)
@@ -636,17 +630,17 @@ static loci_status turn_side(const struct gpu_call *g, bool keys, const void *fr
                              struct strides at, int32_t type)
 {
     const struct loci_plan *p = g->call.plan;
-    return rotate(g, PASS_CACHE,
-                  (struct turned){
-                      .from = from,
-                      .to = keys ? g->at.k : g->at.v,
-                      .at = at,
-                      .at_to = dense(p->kv_heads, g->call.Lk, keys ? key_dim(p) : p->value_dim),
-                      .type = type,
-                      .heads = p->kv_heads,
-                      .dim = keys ? p->dim : p->value_dim,
-                      .turns = true,
-                      .plain = !keys });
+    return loci_gpu_turn(g, PASS_CACHE,
+                         (struct turned){ .from = from,
+                                          .to = keys ? g->at.k : g->at.v,
+                                          .at = at,
+                                          .at_to = dense(p->kv_heads, g->call.Lk,
+                                                         keys ? key_dim(p) : p->value_dim),
+                                          .type = type,
+                                          .heads = p->kv_heads,
+                                          .dim = keys ? p->dim : p->value_dim,
+                                          .turns = true,
+                                          .plain = !keys });
 }
 /* Of an append. */
 static loci_status store_side(const struct gpu_call *g, bool keys)
@@ -835,7 +829,8 @@ static loci_status unturn_states(const struct gpu_call *g, bool query)
     k.finish = query;
     if (!query) k.used = g->used;
     if (!query && p->keys_rotated) k.pairs = -1;
-    return run(g, pass_of(g), "unturn_states", c->B * tiles(k.q_len, ROTATED_ROWS), 0, &at, &k);
+    return loci_gpu_run(g, pass_of(g), "unturn_states", c->B * tiles(k.q_len, ROTATED_ROWS), 0, &at,
+                        &k);
 }
 /* Sums of gradients become the caller's: rotated back, multiplied by the scale, rounded. */
 static loci_status finish_gradients(const struct gpu_call *g)
@@ -849,43 +844,45 @@ static loci_status finish_gradients(const struct gpu_call *g)
         TRY(unturn_states(g, false));
     }
     if (g->at.dq && c->g.dq.data && !p->states)
-        TRY(rotate(g, pass_of(g),
-                   (struct turned){ .from = g->at.dq,
-                                    .to = c->g.dq.data,
-                                    .at = k->dq,
-                                    .at_to = of_view(c->g.dq),
-                                    .to_type = type,
-                                    .heads = p->heads,
-                                    .dim = p->dim,
-                                    .query = true,
-                                    .turns = g->rotated && !turns_back(g) && p->row_forms == 1,
-                                    .back = true,
-                                    .finish = true }));
+        TRY(loci_gpu_turn(g, pass_of(g),
+                          (struct turned){ .from = g->at.dq,
+                                           .to = c->g.dq.data,
+                                           .at = k->dq,
+                                           .at_to = of_view(c->g.dq),
+                                           .to_type = type,
+                                           .heads = p->heads,
+                                           .dim = p->dim,
+                                           .query = true,
+                                           .turns =
+                                               g->rotated && !turns_back(g) && p->row_forms == 1,
+                                           .back = true,
+                                           .finish = true }));
     if (g->at.dk && c->g.dk.data && !p->states)
-        TRY(rotate(g, pass_of(g),
-                   (struct turned){
-                       .from = g->at.dk,
-                       .to = c->g.dk.data,
-                       .at = k->dk,
-                       .at_to = of_view(c->g.dk),
-                       .to_type = type,
-                       .heads = p->kv_heads,
-                       .dim = g->at.k ? p->dim : key_dim(p),
-                       .adds = fades_rows(p) && p->group > 1 ? ADDS_ZERO : ADDS_NOTHING,
-                       .turns = g->at.k && !p->keys_rotated && !turns_back(g) && p->row_forms == 1,
-                       .back = true }));
+        TRY(loci_gpu_turn(g, pass_of(g),
+                          (struct turned){ .from = g->at.dk,
+                                           .to = c->g.dk.data,
+                                           .at = k->dk,
+                                           .at_to = of_view(c->g.dk),
+                                           .to_type = type,
+                                           .heads = p->kv_heads,
+                                           .dim = g->at.k ? p->dim : key_dim(p),
+                                           .adds = fades_rows(p) && p->group > 1 ? ADDS_ZERO
+                                                                                 : ADDS_NOTHING,
+                                           .turns = g->at.k && !p->keys_rotated && !turns_back(g)
+                                                 && p->row_forms == 1,
+                                           .back = true }));
     if (g->at.dv && c->g.dv.data)
-        TRY(rotate(g, pass_of(g),
-                   (struct turned){ .from = g->at.dv,
-                                    .to = c->g.dv.data,
-                                    .at = k->dv,
-                                    .at_to = of_view(c->g.dv),
-                                    .to_type = type,
-                                    .heads = p->kv_heads,
-                                    .dim = p->value_dim,
-                                    .turns = g->at.v && !turns_values_back(g),
-                                    .back = g->at.v && !turns_values_back(g),
-                                    .plain = true }));
+        TRY(loci_gpu_turn(g, pass_of(g),
+                          (struct turned){ .from = g->at.dv,
+                                           .to = c->g.dv.data,
+                                           .at = k->dv,
+                                           .at_to = of_view(c->g.dv),
+                                           .to_type = type,
+                                           .heads = p->kv_heads,
+                                           .dim = p->value_dim,
+                                           .turns = g->at.v && !turns_values_back(g),
+                                           .back = g->at.v && !turns_values_back(g),
+                                           .plain = true }));
     return LOCI_OK;
 }
 /* Clears a gradient, in as few pieces as its strides allow. */
@@ -1008,7 +1005,7 @@ static loci_status finish_factors(const struct gpu_call *g, enum pass pass)
         at.q += form * form_bytes(g, true);
         at.dq += form * form_bytes(g, true);
         k.factor_part += form * FACTOR_PARTS;
-        TRY(run(g, pass, "finish_factors", (int64_t)k.tiles * k.heads, 0, &at, &k));
+        TRY(loci_gpu_run(g, pass, "finish_factors", (int64_t)k.tiles * k.heads, 0, &at, &k));
     }
     return LOCI_OK;
 }
@@ -1049,11 +1046,11 @@ static loci_status value_frequencies(const struct gpu_call *g, enum pass pass, b
     k.dq = k.dv;
     k.scale = 1;
     if (query)
-        return run(g, pass, "query_frequencies", (int64_t)k.tiles * k.heads, frequency_room(g), &at,
-                   &k);
+        return loci_gpu_run(g, pass, "query_frequencies", (int64_t)k.tiles * k.heads,
+                            loci_gpu_frequency_room(g), &at, &k);
     p->adds = ADDS_TO_SUM;
-    return run(g, pass, "key_frequencies", (int64_t)k.ktiles * k.kv_heads, frequency_room(g), &at,
-               &k);
+    return loci_gpu_run(g, pass, "key_frequencies", (int64_t)k.ktiles * k.kv_heads,
+                        loci_gpu_frequency_room(g), &at, &k);
 }
 /* Rows as a rotation by places that come with the call reads them, before they are rotated, and
  * gradients after they have turned back. */
@@ -1066,22 +1063,23 @@ static loci_status turn_back(const struct gpu_call *g, enum pass pass, bool quer
     read_rows(g, query, p, at);
     p->heads = heads;
     if (!query) p->used = g->used;
-    TRY(rotate(g, pass,
-               (struct turned){ .from = d,
-                                .to = d,
-                                .at = p->dq,
-                                .at_to = p->dq,
-                                .heads = heads,
-                                .dim = c->plan->dim,
-                                .query = query,
-                                .turns = true,
-                                .back = true }));
-    p->given = given_places(g, query);
+    TRY(loci_gpu_turn(g, pass,
+                      (struct turned){ .from = d,
+                                       .to = d,
+                                       .at = p->dq,
+                                       .at_to = p->dq,
+                                       .heads = heads,
+                                       .dim = c->plan->dim,
+                                       .query = query,
+                                       .turns = true,
+                                       .back = true }));
+    p->given = loci_gpu_places(g, query);
     if (!g->inputs[p->given]) return LOCI_OK;
     struct params k = *p;
     struct arrays all = *at;
     k.plain = read_values(g, query, &k, &all);
-    return run(g, pass, "place_gradients", c->B * tiles(k.q_len, ROTATED_ROWS), 0, &all, &k);
+    return loci_gpu_run(g, pass, "place_gradients", c->B * tiles(k.q_len, ROTATED_ROWS), 0, &all,
+                        &k);
 }
 /* Gradients of values turn back in place. */
 static loci_status turn_back_values(const struct gpu_call *g, enum pass pass)
@@ -1089,16 +1087,16 @@ static loci_status turn_back_values(const struct gpu_call *g, enum pass pass)
     const struct loci_plan *p = g->call.plan;
     const struct strides at = g->params.dv;
     if (!turns_values_back(g)) return LOCI_OK;
-    return rotate(g, pass,
-                  (struct turned){ .from = g->at.dv,
-                                   .to = g->at.dv,
-                                   .at = at,
-                                   .at_to = at,
-                                   .heads = p->kv_heads,
-                                   .dim = p->value_dim,
-                                   .turns = true,
-                                   .back = true,
-                                   .plain = true });
+    return loci_gpu_turn(g, pass,
+                         (struct turned){ .from = g->at.dv,
+                                          .to = g->at.dv,
+                                          .at = at,
+                                          .at_to = at,
+                                          .heads = p->kv_heads,
+                                          .dim = p->value_dim,
+                                          .turns = true,
+                                          .back = true,
+                                          .plain = true });
 }
 /* Rows before they are rotated, and their gradients, for the host. */
 static loci_status fetch_rows(const struct gpu_call *g, enum pass pass, bool query)
@@ -1112,16 +1110,16 @@ static loci_status fetch_rows(const struct gpu_call *g, enum pass pass, bool que
     const ptrdiff_t length = query ? c->Lq : c->Lk;
     const size_t bytes = (size_t)(c->B * heads * length * p->dim) * sizeof(float);
     if (!rows || !bytes) return LOCI_OK;
-    TRY(rotate(g, pass,
-               (struct turned){ .from = query ? c->q.data : c->k.data,
-                                .to = rows,
-                                .at = of_view(query ? c->q : c->k),
-                                .at_to = dense(heads, length, p->dim),
-                                .type = stored_as(p->dtype),
-                                .heads = heads,
-                                .dim = p->dim,
-                                .query = query,
-                                .finish = query }));
+    TRY(loci_gpu_turn(g, pass,
+                      (struct turned){ .from = query ? c->q.data : c->k.data,
+                                       .to = rows,
+                                       .at = of_view(query ? c->q : c->k),
+                                       .at_to = dense(heads, length, p->dim),
+                                       .type = stored_as(p->dtype),
+                                       .heads = heads,
+                                       .dim = p->dim,
+                                       .query = query,
+                                       .finish = query }));
     TRY(gpu->backend->copy(gpu->state, m->x[!query], rows, bytes, FROM_DEVICE, g->in.error));
     return gpu->backend->copy(gpu->state, m->g[!query], d, bytes, FROM_DEVICE, g->in.error);
 }
@@ -1158,9 +1156,9 @@ static loci_status form_frequencies(const struct gpu_call *g, enum pass pass, bo
         k.form_leaks = place.leaks;
         k.keys_side = !query;
         if (query) k.rotation_part += form * k.rotation_count;
-        TRY(run(g, pass, query ? "query_frequencies" : "key_frequencies",
-                query ? (int64_t)k.tiles * k.heads : (int64_t)k.ktiles * k.kv_heads,
-                frequency_room(g), &at, &k));
+        TRY(loci_gpu_run(g, pass, query ? "query_frequencies" : "key_frequencies",
+                         query ? (int64_t)k.tiles * k.heads : (int64_t)k.ktiles * k.kv_heads,
+                         loci_gpu_frequency_room(g), &at, &k));
     }
     return LOCI_OK;
 }
@@ -1183,7 +1181,7 @@ static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
     if (!learns && !given) return LOCI_OK;
     p.given = -1;
     p.where = g->q_where;
-    p.counted = counts_places(g, true);
+    p.counted = loci_gpu_counts_places(g, true);
     p.scale = 1;
     p.o_type = GPU_F32;
     if (waves) read_rows(g, true, &p, &at);
@@ -1191,8 +1189,8 @@ static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
     if (learns) TRY(value_frequencies(g, pass, true, &p, at));
     if (c->plan->turns_values) p.rotation_part += p.rotation_count; /* after those of outputs */
     if (learns && !polar)
-        TRY(run(g, pass, "query_frequencies", (int64_t)p.tiles * p.heads, frequency_room(g), &at,
-                &p));
+        TRY(loci_gpu_run(g, pass, "query_frequencies", (int64_t)p.tiles * p.heads,
+                         loci_gpu_frequency_room(g), &at, &p));
     if (!g->at.k) return LOCI_OK;
     if (polar) {
         at.v = c->k.data;
@@ -1206,15 +1204,15 @@ static loci_status frequency_gradients(const struct gpu_call *g, enum pass pass)
     p.dq = p.dk;
     p.q_len = (int32_t)c->Lk;
     p.where = g->k_where;
-    p.counted = counts_places(g, false);
+    p.counted = loci_gpu_counts_places(g, false);
     p.scale = 1;
     if (waves) read_rows(g, false, &p, &at);
     TRY(turn_back_values(g, pass));
     if (given) TRY(turn_back(g, pass, false, &p, &at));
     if (!learns) return LOCI_OK;
     TRY(value_frequencies(g, pass, false, &p, at));
-    return run(g, pass, polar ? "key_phases" : "key_frequencies", (int64_t)p.ktiles * p.kv_heads,
-               frequency_room(g), &at, &p);
+    return loci_gpu_run(g, pass, polar ? "key_phases" : "key_frequencies",
+                        (int64_t)p.ktiles * p.kv_heads, loci_gpu_frequency_room(g), &at, &p);
 }
 /* Floats of shared memory that backward passes over sticks, scans and rows that move have besides.
  */
@@ -1245,13 +1243,13 @@ static loci_status join_states(const struct gpu_call *g, enum pass pass, bool qu
                         .plain = true };
     TRY(gpu->backend->clear(gpu->state, to, (size_t)(c->B * at_to.batch) * sizeof(float),
                             g->in.error));
-    if (t.from) TRY(rotate(g, pass, t));
+    if (t.from) TRY(loci_gpu_turn(g, pass, t));
     t.from = query ? g->arrays.weights : input_of_call(g, loci_gpu_states(p, false));
     t.to = to + FOURS(p->value_dim) * sizeof(float);
     t.at = dense(p->heads, rows, p->dim);
     t.type = GPU_F32;
     t.dim = p->dim;
-    return rotate(g, pass, t);
+    return loci_gpu_turn(g, pass, t);
 }
 /* For passes that need dp: with ae, values and states are one row. */
 static struct gpu_call with_states(const struct gpu_call *g)
@@ -1275,8 +1273,8 @@ static loci_status sum_inputs(const struct gpu_call *narrow, enum pass pass)
     const struct gpu_call s = with_states(narrow), *g = &s;
     const struct params *p = &g->params;
     if (!g->key_sums) return LOCI_OK;
-    return run(g, pass, "backward_inputs", (int64_t)p->ktiles * p->heads,
-               inputs_room(p->dim, p->value_dim).size + walk_room(g), &g->arrays, p);
+    return loci_gpu_run(g, pass, "backward_inputs", (int64_t)p->ktiles * p->heads,
+                        inputs_room(p->dim, p->value_dim).size + walk_room(g), &g->arrays, p);
 }
 static loci_status input_gradients(const struct gpu_call *g, enum pass pass)
 {
@@ -1285,7 +1283,8 @@ static loci_status input_gradients(const struct gpu_call *g, enum pass pass)
     for (int i = 0; i < GPU_INPUTS; i++) any |= g->inputs[i] != NULL;
     if (!any) return LOCI_OK;
     if (p->mix < 0) TRY(sum_inputs(g, pass)); /* else strips have done so */
-    return run(g, pass, "store_inputs", (int64_t)p->sequences * p->heads, 0, &g->arrays, p);
+    return loci_gpu_run(g, pass, "store_inputs", (int64_t)p->sequences * p->heads, 0, &g->arrays,
+                        p);
 }
 static bool learns(const struct gpu_call *g)
 {
@@ -1299,13 +1298,13 @@ static loci_status finish_vectors(const struct gpu_call *g)
     struct params k = g->params;
     for (k.vector_use = 0; k.vector_use < k.uses; k.vector_use++)
         if (g->use[k.vector_use].term == GPU_ROW_VECTORS || g->use[k.vector_use].term == GPU_SCAN)
-            TRY(run(g, PASS_VECTORS_BACK, "finish_row_vectors", (int64_t)k.tiles * k.heads, 0,
-                    &g->arrays, &k));
+            TRY(loci_gpu_run(g, PASS_VECTORS_BACK, "finish_row_vectors", (int64_t)k.tiles * k.heads,
+                             0, &g->arrays, &k));
         else if (g->use[k.vector_use].term == GPU_ROLL) {
-            TRY(run(g, PASS_VECTORS_BACK, "list_roll_blocks", (int64_t)k.tiles * k.heads, 0,
-                    &g->arrays, &k));
-            TRY(run(g, PASS_VECTORS_BACK, "roll_rows", (int64_t)k.tiles * k.heads,
-                    TILE_ROWS * k.dim, &g->arrays, &k));
+            TRY(loci_gpu_run(g, PASS_VECTORS_BACK, "list_roll_blocks", (int64_t)k.tiles * k.heads,
+                             0, &g->arrays, &k));
+            TRY(loci_gpu_run(g, PASS_VECTORS_BACK, "roll_rows", (int64_t)k.tiles * k.heads,
+                             TILE_ROWS * k.dim, &g->arrays, &k));
         }
     return LOCI_OK;
 }
@@ -1322,29 +1321,31 @@ static loci_status vector_totals(const struct gpu_call *g)
                                      ? loci_gpu_total(&g->call, g->plan_use[k.vector_use]) / each
                                  : u->vectors_head ? k.heads
                                                    : 1;
-            TRY(run(g, PASS_VECTORS_BACK, "row_vector_totals", tiles(each, threads) * tables, 0,
-                    &g->arrays, &k));
+            TRY(loci_gpu_run(g, PASS_VECTORS_BACK, "row_vector_totals",
+                             tiles(each, threads) * tables, 0, &g->arrays, &k));
         }
         if (u->term == GPU_ROW_VECTORS && u->values_at >= 0) {
             struct params v = k;
             v.vector_values = 1;
-            TRY(run(g, PASS_VECTORS_BACK, "row_vector_totals",
-                    tiles((int64_t)u->vectors * (int)vectors_padded(k.value_dim), threads)
-                        * (u->vectors_head ? k.heads : 1),
-                    0, &g->arrays, &v));
+            TRY(loci_gpu_run(g, PASS_VECTORS_BACK, "row_vector_totals",
+                             tiles((int64_t)u->vectors * (int)vectors_padded(k.value_dim), threads)
+                                 * (u->vectors_head ? k.heads : 1),
+                             0, &g->arrays, &v));
         }
         if (u->term == GPU_KEY_VECTORS && k.key_parts >= 0)
-            TRY(run(g, PASS_VECTORS_BACK, "key_vector_pairs",
-                    (int64_t)g->items * k.heads * k.chunks, 0, &g->arrays, &k));
+            TRY(loci_gpu_run(g, PASS_VECTORS_BACK, "key_vector_pairs",
+                             (int64_t)g->items * k.heads * k.chunks, 0, &g->arrays, &k));
         if (u->term == GPU_KEY_VECTORS)
-            TRY(run(g, PASS_VECTORS_BACK, "key_vector_totals",
-                    tiles((int64_t)k.dim * u->columns, threads) * k.heads, 0, &g->arrays, &k));
+            TRY(loci_gpu_run(g, PASS_VECTORS_BACK, "key_vector_totals",
+                             tiles((int64_t)k.dim * u->columns, threads) * k.heads, 0, &g->arrays,
+                             &k));
         if (u->term == GPU_ROLL) {
-            TRY(run(g, PASS_VECTORS_BACK, "roll_parts",
-                    (int64_t)g->items * k.heads * k.chunks * (k.roll_distances / KEYS), 0,
-                    &g->arrays, &k));
-            TRY(run(g, PASS_VECTORS_BACK, "roll_totals",
-                    tiles((int64_t)k.dim * u->columns, threads) * k.heads, 0, &g->arrays, &k));
+            TRY(loci_gpu_run(g, PASS_VECTORS_BACK, "roll_parts",
+                             (int64_t)g->items * k.heads * k.chunks * (k.roll_distances / KEYS), 0,
+                             &g->arrays, &k));
+            TRY(loci_gpu_run(g, PASS_VECTORS_BACK, "roll_totals",
+                             tiles((int64_t)k.dim * u->columns, threads) * k.heads, 0, &g->arrays,
+                             &k));
         }
     }
     return LOCI_OK;
@@ -1401,8 +1402,8 @@ static loci_status pass_over_keys(const struct gpu_call *g, enum pass pass)
         if (form) at.dv = NULL;
         if (form && at.dk) at.dk += form * form_bytes(g, false);
         if (at.dk || at.dv)
-            TRY(run(g, pass, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
-                    keys_room(p->dim, p->value_dim).size + walk_room(g), &at, &k));
+            TRY(loci_gpu_run(g, pass, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
+                             keys_room(p->dim, p->value_dim).size + walk_room(g), &at, &k));
     }
     if (!loci_gpu_gives_gates(g)) return LOCI_OK;
     struct params k = *p;
@@ -1411,8 +1412,8 @@ static loci_status pass_over_keys(const struct gpu_call *g, enum pass pass)
     k.dk = dense(p->kv_heads, g->call.Lk, p->dim);
     at.dk = at.apart + g->use[p->scan].gate_sums;
     at.dv = NULL;
-    return run(g, pass, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
-               keys_room(p->dim, p->value_dim).size + walk_room(g), &at, &k);
+    return loci_gpu_run(g, pass, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
+                        keys_room(p->dim, p->value_dim).size + walk_room(g), &at, &k);
 }
 static loci_status pass_over_rows(const struct gpu_call *narrow, enum pass pass)
 {
@@ -1429,10 +1430,11 @@ static loci_status pass_over_rows(const struct gpu_call *narrow, enum pass pass)
         }
         const bool first = g->direct || p->stick >= 0 || p->scan >= 0 || p->mix >= 0;
         if (at.dq || k.parts || at.dmask || (first && !form))
-            TRY(run(g, pass, "backward_rows", tiles_of_rows(g) * p->heads,
-                    rows_room(p->dim, p->value_dim).size + walk_room(g)
-                        + (reflects_rows(g->call.plan) ? walk_room_size(TILE_ROWS, p->dim) : 0),
-                    &at, &k));
+            TRY(loci_gpu_run(g, pass, "backward_rows", tiles_of_rows(g) * p->heads,
+                             rows_room(p->dim, p->value_dim).size + walk_room(g)
+                                 + (reflects_rows(g->call.plan) ? walk_room_size(TILE_ROWS, p->dim)
+                                                                : 0),
+                             &at, &k));
     }
     return LOCI_OK;
 }
@@ -1479,8 +1481,9 @@ static loci_status sum_rows(const struct gpu_call *g, enum pass pass)
     const struct call *c = &g->call;
     struct params p = g->params;
     if (p.stick < 0) p.o_type = stored_as(c->plan->dtype);
-    return run(g, pass, "row_sums", tiles(c->B * c->Lq, loci_gpu_threads(g->plan, pass)) * p.heads,
-               0, &g->arrays, &p);
+    return loci_gpu_run(g, pass, "row_sums",
+                        tiles(c->B * c->Lq, loci_gpu_threads(g->plan, pass)) * p.heads, 0,
+                        &g->arrays, &p);
 }
 /* Keys whose values get what is left. */
 static loci_status heir_values(const struct gpu_call *g, enum pass pass)
@@ -1488,8 +1491,8 @@ static loci_status heir_values(const struct gpu_call *g, enum pass pass)
     struct params p = g->params;
     p.kv_heads = g->call.plan->kv_heads;
     if (g->stick.heir != HEIR_VALUE || !g->arrays.dv || !g->arrays.dout) return LOCI_OK;
-    return run(g, pass, "heir_values", (int64_t)p.batch * p.kv_heads * tiles(p.k_len, KEYS), 0,
-               &g->arrays, &p);
+    return loci_gpu_run(g, pass, "heir_values",
+                        (int64_t)p.batch * p.kv_heads * tiles(p.k_len, KEYS), 0, &g->arrays, &p);
 }
 static loci_status backward_pass(struct gpu_call *g)
 {
@@ -1534,7 +1537,8 @@ static loci_status backward_pass(struct gpu_call *g)
     }
     TRY(unreflect_keys(g, pass));
     if (fades_rows(c->plan) && g->arrays.dk)
-        TRY(run(g, pass, "unstage_keys", (int64_t)p->ktiles * p->kv_heads, 0, &g->arrays, p));
+        TRY(loci_gpu_run(g, pass, "unstage_keys", (int64_t)p->ktiles * p->kv_heads, 0, &g->arrays,
+                         p));
     if (stick) TRY(heir_values(g, pass));
     TRY(input_gradients(g, pass)); /* before products with vectors and rows of q are others */
     TRY(finish_vectors(g));
@@ -1546,12 +1550,12 @@ static loci_status backward_pass(struct gpu_call *g)
     TRY(join_forms(g, pass, false));
     TRY(finish_gradients(g));
     if (!learns(g)) return LOCI_OK;
-    TRY(run(g, pass, "add_parts", tiles(p->parts, threads) * p->heads, 0, &g->arrays, p));
+    TRY(loci_gpu_run(g, pass, "add_parts", tiles(p->parts, threads) * p->heads, 0, &g->arrays, p));
     if (p->rotation_part >= 0) {
         struct params k = *p;
         k.form = c->plan->turns_values ? 2 : c->plan->row_forms;
-        TRY(run(g, pass, "add_frequencies", tiles(k.rotation_count, threads) * k.kv_heads, 0,
-                &g->arrays, &k));
+        TRY(loci_gpu_run(g, pass, "add_frequencies", tiles(k.rotation_count, threads) * k.kv_heads,
+                         0, &g->arrays, &k));
     }
     double *totals = malloc((size_t)(p->heads * p->parts + g->direct + 1) * sizeof *totals);
     CHECK(g->in.error, totals, LOCI_NO_MEMORY, "no memory for sums of what is learned");

@@ -77,7 +77,7 @@ static bool is_listed(const loci_call *in)
 /* Keys that are rotated, or are to be rotated now. */
 static bool turns_keys(const struct gpu_call *g)
 {
-    return !g->call.plan->keys_rotated || g->update.to;
+    return !g->call.plan->keys_rotated || g->update.to || g->alone;
 }
 /* Does a kernel walk over all keys that there is room for?  Those of a cache may not be there. */
 static bool walks_over_room(const struct gpu_call *g)
@@ -1452,15 +1452,134 @@ static size_t update_workspace(const loci_gpu_plan *plan, const loci_call *in, b
     return lay_out_update(&g, NULL);
 }
 
+/* Gradients of what is learned, and of inputs. */
+static void divide_gradients(struct gpu_call *g, void *const *dtensors)
+{
+    const struct tensors *t = &g->plan->plan->tensors;
+    for (int i = 0, n = 0; i < t->n && dtensors; i++)
+        if (t->list[i].role == LOCI_INPUT) g->inputs[n++] = dtensors[i];
+        else g->learned[i] = dtensors[i];
+}
+/* ---- A rotation of one side ------------------------------------------------------------------ */
+
+/* Places the lists of a rotation, and rows of the longer side: x as a rotation reads it, and its
+ * gradient; then what the rotation learns. */
+static size_t lay_out_rotation(struct gpu_call *g, char *base)
+{
+    const struct call *c = &g->call;
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t q_rows = c->B * c->Lq * p->heads, k_rows = c->B * c->Lk * p->kv_heads,
+                    rows = q_rows > k_rows ? q_rows : k_rows;
+    const size_t numbers = (size_t)rows * (size_t)(p->dim > p->value_dim ? p->dim : p->value_dim);
+    struct params *k = &g->params;
+    struct arena a = { .base = base };
+    g->list_bytes = lay_out_lists(g);
+    if (g->list_bytes == SIZE_MAX) return SIZE_MAX;
+    k->mix = k->stick = k->rotation_part = -1;
+    k->k_pos = (int64_t)round_up(g->list_bytes); /* positions of the side, for rows that fade */
+    g->list_bytes =
+        (size_t)k->k_pos + sizeof(int64_t) * (size_t)(c->B * (c->Lq > c->Lk ? c->Lq : c->Lk));
+    g->used = g->used_rows = -1;
+    g->at.lists = carve_bytes(&a, g->list_bytes, 1);
+    if (g->backward || k->fades || k->rotation == TURN_MATRICES)
+        g->at.q = carve_bytes(&a, numbers, sizeof(float));
+    if (!g->backward) return a.full ? SIZE_MAX : a.used;
+    g->at.dq = carve_bytes(&a, numbers, sizeof(float));
+    k->rotation_count = count_parts(c, p->rotate);
+    const size_t tiles_of_rows =
+        (size_t)(c->B * tiles(c->Lq > c->Lk ? c->Lq : c->Lk, TILE_ROWS) * p->heads);
+    g->at.parts = carve_bytes(&a, tiles_of_rows * (size_t)k->rotation_count, sizeof(float));
+    g->at.totals = carve_bytes(&a, (size_t)p->kv_heads * (size_t)k->rotation_count, sizeof(double));
+    return a.full ? SIZE_MAX : a.used;
+}
+size_t loci_gpu_rotation_workspace(const loci_gpu_plan *plan, const loci_call *given, bool backward)
+{
+    struct gpu_call g = {
+        .plan = plan, .in = *given, .backward = backward, .measured = true, .alone = true
+    };
+    if (loci_open_call(&g.call, plan->plan, &g.in, true)) return 0;
+    lay_out_host(&g.call, NULL, backward);
+    list_rotation(&g);
+    const size_t bytes = lay_out_rotation(&g, NULL);
+    return bytes > PTRDIFF_MAX ? 0 : bytes;
+}
+/* Are the rows of a side there, for a rotation that is not of attention? */
+static loci_status check_rotation(const struct loci_plan *p, const loci_call *in, loci_error *e)
+{
+    TRY(check_call(p, in, e));
+    CHECK(e, !in->pages && !in->cache, LOCI_BAD_ARG,
+          "a rotation alone reads rows of a view: pages and cache must be NULL");
+    return LOCI_OK;
+}
+loci_status loci_gpu_open_rotation(struct gpu_call *g, const loci_gpu_plan *plan,
+                                   const loci_gpu_tables *tables, void *work,
+                                   const loci_call *given, loci_which which, loci_view *x,
+                                   loci_view *y, loci_view *dx, void *const *dtensors)
+{
+    const struct loci_plan *p = plan->plan;
+    const bool backward = dx != NULL;
+    struct call measured;
+    *g = (struct gpu_call){ .plan = plan, .backward = backward, .rotated = true, .alone = true };
+    TRY(loci_copy_call(&g->in, wants_sizes(p), given));
+    loci_error *e = g->in.error;
+    const size_t work_bytes = g->in.work_bytes;
+    CHECK(e, tables && tables->host && tables->device, LOCI_BAD_ARG,
+          "tables must have those of loci_prepare() on the host, and a copy on the device");
+    TRY(check_rotation(p, &g->in, e));
+    TRY(loci_open_call(&measured, p, &g->in, true));
+    const size_t bytes = lay_out_host(&measured, NULL, backward);
+    CHECK(e, bytes < PTRDIFF_MAX, LOCI_BAD_ARG, "the shapes need more bytes than size_t can count");
+    g->scratch = aligned_new(bytes);
+    CHECK(e, g->scratch, LOCI_NO_MEMORY, "no memory for the lists of a call");
+    g->in.work_bytes = 0;
+    TRY(loci_open_rotation(&g->call, p, tables->host, g->scratch, &g->in, which, backward,
+                           lay_out_host));
+    TRY(loci_open_rotated(&g->call, which, tables->host, g->scratch, x, y, dx, dtensors));
+    divide_gradients(g, dtensors);
+    if (backward) loci_want(&g->call, g->learned);
+    if (!loci_gpu_has_inputs(p, p->use[p->rotate].enc))
+        loci_begin_encoding(&g->call, p->use[p->rotate].enc);
+    list_rotation(g);
+    const size_t needed = lay_out_rotation(g, work);
+    CHECK(e, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG,
+          "work must not be NULL and must be aligned to 64 bytes");
+    CHECK(e, !work_bytes || work_bytes >= needed, LOCI_BAD_ARG,
+          "work has %zu bytes, but this call needs %zu; loci_gpu_workspace() returns the size",
+          work_bytes, needed);
+    const bool query = which == LOCI_QUERY;
+    const struct call *c = &g->call;
+    const ptrdiff_t rows = query ? c->Lq : c->Lk;
+    if (!c->B || !rows) return LOCI_OK;
+    g->lists = calloc(1, g->list_bytes);
+    CHECK(e, g->lists, LOCI_NO_MEMORY, "no memory for the lists of a call");
+    if (g->params.rotation == TURN_MATRICES) fill_matrices(g);
+    fill_turn(g);
+    fill_places(g, query, query ? g->q_where : g->k_where);
+    for (ptrdiff_t i = 0; i < c->B * rows && g->params.fades; i++)
+        list(g, g->params.k_pos)[i] =
+            query ? pos_q(c, i / rows, i % rows) : pos_k(c, i / rows, i % rows);
+    set_params(g);
+    set_lanes(g);
+    g->params.batch = (int32_t)c->B;
+    g->params.keys_side = !query;
+    g->arrays.tables = (char *)(uintptr_t)tables->device;
+    g->fetches_rows = backward && g->params.rotation == TURN_MATRICES && c->g.total[p->rotate];
+    return LOCI_OK;
+}
+
 size_t loci_gpu_workspace(const loci_gpu_plan *plan, const loci_call *given, int backward)
 {
     struct gpu_call g = { .plan = plan, .backward = backward != 0 };
     if (!plan || loci_copy_call(&g.in, wants_sizes(plan->plan), given)) return 0;
     g.in.error = NULL;
+    if (plan->plan->stage == LOCI_EMBED)
+        return loci_gpu_embed_workspace(plan->plan, &g.in, backward != 0);
     if (check_call(plan->plan, &g.in, NULL)) return 0;
     if (loci_open_call(&g.call, plan->plan, &g.in, true)) return 0;
     if (g.call.cache && loci_cache_check(plan->plan, g.call.cache, true, NULL)) return 0;
-    size_t most = 0;
+    const bool rotates = plan->plan->rotate >= 0 && !g.in.pages && !g.in.cache;
+    size_t most = rotates ? loci_gpu_rotation_workspace(plan, &g.in, backward != 0) : 0;
+    if (plan->plan->stage == LOCI_ROTATE) return most;
     for (int remove = 0; remove < 2 && g.in.cache; remove++) {
         const size_t n = update_workspace(plan, &g.in, remove);
         if (n > PTRDIFF_MAX) return 0;
@@ -1483,14 +1602,6 @@ size_t loci_gpu_workspace(const loci_gpu_plan *plan, const loci_call *given, int
     return most;
 }
 
-/* Gradients of what is learned, and of inputs. */
-static void divide_gradients(struct gpu_call *g, void *const *dtensors)
-{
-    const struct tensors *t = &g->plan->plan->tensors;
-    for (int i = 0, n = 0; i < t->n && dtensors; i++)
-        if (t->list[i].role == LOCI_INPUT) g->inputs[n++] = dtensors[i];
-        else g->learned[i] = dtensors[i];
-}
 /* Numbers the memory of the host, and validates the call in it. */
 static loci_status open_on_host(struct gpu_call *g, const loci_gpu_tables *tables,
                                 const loci_grad *grad)

@@ -18,7 +18,8 @@ enum pass {
     PASS_DECODE,
     PASS_VECTORS,
     PASS_VECTORS_BACK,
-    PASS_CACHE
+    PASS_CACHE,
+    PASS_ROWS /* rotations and embeddings alone */
 };
 struct compiled {
     struct compiled *next;
@@ -62,6 +63,7 @@ struct gpu_call {
     int strips;
     bool passes_states; /* this is one of the passes over the keys of tape */
     bool fetches_rows;  /* rows and their gradients go to the host, for what matrices learn */
+    bool alone;         /* a rotation of one side, without attention */
     struct arrays arrays;
     /* Memory of the host: sequences, positions, and what encodings compute of them; and the lists
      * that kernels read. */
@@ -149,6 +151,14 @@ enum { MOVED_ROWS = 1024 };
 loci_status loci_gpu_open_remove(struct gpu_call *, const loci_gpu_plan *, const loci_gpu_tables *,
                                  void *work, loci_cache *, ptrdiff_t entry, int64_t first,
                                  int64_t count, const int64_t *shift, const loci_call *);
+/* The same for a rotation of one side.  dx NULL: y is x rotated; else y stands for dy. */
+loci_status loci_gpu_open_rotation(struct gpu_call *, const loci_gpu_plan *,
+                                   const loci_gpu_tables *, void *work, const loci_call *,
+                                   loci_which, loci_view *x, loci_view *y, loci_view *dx,
+                                   void *const *dtensors);
+/* rows.c: bytes of `work` for such a call of either side, and for one of stage EMBED. */
+size_t loci_gpu_rotation_workspace(const loci_gpu_plan *, const loci_call *, bool backward);
+size_t loci_gpu_embed_workspace(const loci_plan *, const loci_call *, bool backward);
 /* attention.c: rotates the keys of an append and puts all rows into the cache; moves the keys that
  * stay up over those that are removed. */
 loci_status loci_gpu_store_rows(struct gpu_call *);
@@ -165,6 +175,27 @@ int8_t loci_gpu_input_number(const struct loci_plan *, int enc, int which);
 int8_t loci_gpu_states(const struct loci_plan *, bool query);
 /* The size of an input tensor in this call. */
 size_t loci_gpu_input_bytes(const struct call *, int tensor);
+
+/* Rows of a view rotated into another, or back; without a rotation they are copied. */
+struct turned {
+    const void *from;
+    void *to;
+    struct strides at, at_to;
+    int32_t type, to_type, heads;
+    int dim, form;
+    enum gpu_adds adds;
+    bool query, turns, back, finish, factors, plain;
+};
+/* attention.c */
+loci_status loci_gpu_run(const struct gpu_call *, enum pass, const char *kernel, int64_t groups,
+                         int floats, const struct arrays *, const struct params *);
+loci_status loci_gpu_turn(const struct gpu_call *, enum pass, struct turned);
+/* The input that has the places of queries or keys, among those of the plan; -1: none. */
+int32_t loci_gpu_places(const struct gpu_call *, bool query);
+/* Do places follow from the numbers of rows, or of keys? */
+bool loci_gpu_counts_places(const struct gpu_call *, bool query);
+/* Floats of the kernels that compute what a rotation learns. */
+int loci_gpu_frequency_room(const struct gpu_call *);
 
 static inline struct strides dense(int heads, ptrdiff_t rows, int width)
 {

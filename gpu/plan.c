@@ -101,9 +101,16 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
     int terms = 0, inputs = 0, scans = 0;
     (void)f;
     CHECK(e, p && p->magic == PLAN_MAGIC, LOCI_BAD_ARG, "plan must be one of loci_plan_create()");
-    CHECK(e, p->stage == LOCI_ATTENTION, LOCI_UNSUPPORTED,
-          "the plan must be one for stage ATTENTION on a GPU");
     CHECK(e, !p->f64, LOCI_UNSUPPORTED, "dtype F64 does not run on a GPU; F32, BF16 and F16 do");
+    CHECK(e, p->stage != LOCI_LINEAR_ATTENTION, LOCI_UNSUPPORTED,
+          "linear attention does not run on a GPU");
+    if (p->stage == LOCI_EMBED) {
+        const struct encoding_embed *embed = p->enc[0].pe->embed;
+        CHECK(e, embed->shape && embed->shape(&p->enc[0]).kind != EMBED_ON_CPU, LOCI_UNSUPPORTED,
+              "%s does not run on a GPU yet; docs/gpu.md lists the encodings that do",
+              p->enc[0].pe->name);
+        return LOCI_OK;
+    }
     CHECK(e, !p->values_in_keys, LOCI_UNSUPPORTED,
           "values_in_keys must be 0 on a GPU; let the view v point to k");
     for (int x = 0; x < p->uses; x++) {
@@ -218,7 +225,7 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
                                            "PROBE_KERNELS",          "FORWARD_GATE_KERNELS",
                                            "BACKWARD_INPUT_KERNELS", "DECODE_KERNELS",
                                            "VECTOR_KERNELS",         "VECTOR_BACK_KERNELS",
-                                           "CACHE_KERNELS" };
+                                           "CACHE_KERNELS",          "ROW_KERNELS" };
     const struct {
         const char *name;
         int number;

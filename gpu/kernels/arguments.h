@@ -67,6 +67,11 @@ enum { THREADS = 128 };
     K(unmix_pairs)                                                                                 \
     K(add_mixed)                                                                                   \
     K(store_inputs)                                                                                \
+    K(fade_alone)                                                                                  \
+    K(row_frequencies)                                                                             \
+    K(add_row_frequencies)                                                                         \
+    K(embed_rows)                                                                                  \
+    K(embed_gradients)                                                                             \
     K(copy_rate)                                                                                   \
     K(fma_rate)
 #define FORWARD_KERNELS(K) K(rotate_rows) K(forward)
@@ -90,6 +95,9 @@ enum { THREADS = 128 };
     K(state_rows) K(unturn_states) K(reflect_tiles) K(reflect_nodes) K(reflect_rows)               \
     K(sum_own_tiles) K(sum_matrices) K(unreflect_nodes) K(unreflect_tiles)
 #define CACHE_KERNELS(K) K(rotate_rows) K(polar_rows) K(store_rows) K(state_rows)
+#define ROW_KERNELS(K)                                                                             \
+    K(rotate_rows) K(polar_rows) K(state_rows) K(fade_alone) K(place_gradients)                    \
+    K(row_frequencies) K(add_row_frequencies) K(unturn_states) K(embed_rows) K(embed_gradients)
 #define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
 
 /* Every pointer.  One that a call does not have is NULL. */
@@ -269,6 +277,18 @@ struct gpu_turn {
     int32_t undo_from, undo_count;
 };
 
+/* The embedding of a plan, in `lists`: see struct embed_shape of src/contract/encoding.h. */
+enum gpu_embedding { EMBED_OF_WAVES, EMBED_OF_POSITION, EMBED_OF_BITS, EMBED_OF_VECTORS };
+struct gpu_embed {
+    int64_t table; /* byte offset in `tables` */
+    /* Positions in `lists`, and numbers from entry to entry; -1: they are counted from `start` */
+    int64_t places, entry, start;
+    /* Backward, in `lists`: rows by position, and where those of a position begin. */
+    int64_t rows, first;
+    double divisor;
+    int32_t kind, waves, halves, distinct; /* distinct: positions */
+};
+
 /* The stick of sba, in `lists`: see kernels/stick.h. */
 enum gpu_heir { HEIR_NONE, HEIR_VALUE, HEIR_VECTOR };
 struct gpu_stick {
@@ -380,7 +400,7 @@ struct params {
      * tiles of keys in lists by tile. */
     int32_t lanes, lane_parts, part_tiles, key_tiles;
     int32_t page_entry, page_keys, k_paged, v_paged, q_paged;
-    int64_t use, turn; /* the terms, struct gpu_use, and the rotation, in `lists` */
+    int64_t use, turn; /* the terms, struct gpu_use, and the rotation, or embedding, in `lists` */
     int64_t stick;     /* the stick, in `lists`; -1: weights are a softmax */
     int64_t mix;       /* the network and strip, in `lists`; -1: heads do not mix */
 };

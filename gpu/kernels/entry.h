@@ -7,6 +7,7 @@
 #include "kernels/backward.h"
 #include "kernels/counts.h"
 #include "kernels/decode.h"
+#include "kernels/embed.h"
 #include "kernels/mix_back.h"
 #include "kernels/polar.h"
 #include "kernels/probes.h"

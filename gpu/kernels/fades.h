@@ -93,4 +93,26 @@ DEV void fade_keys(struct block b)
     END
 }
 
+/* Rows of q, floats, as loci_rotate() has them: faded from position 0 on.  A group has ROTATED_ROWS
+ * rows of an entry; their positions are in `k_pos`. */
+DEV void fade_alone(struct block b)
+{
+    const int tiles = (b.p->q_len + ROTATED_ROWS - 1) / ROTATED_ROWS;
+    const int batch = b.x / tiles, row0 = b.x % tiles * ROTATED_ROWS,
+              rows = least(b.p->q_len - row0, ROTATED_ROWS), dim = b.p->dim;
+    const GLOBAL struct pairs_table *t = fades_of(b);
+    const GLOBAL int64_t *at = list_at(b, b.p->k_pos) + (int64_t)batch * b.p->q_len;
+    PHASE(tid)
+        for (int i = tid; i < rows * dim * b.p->heads; i += THREADS) {
+            const int h = i / dim / rows, row = row0 + i / dim % rows, d = i % dim;
+            const int64_t power = b.p->keys_side ? -at[row] : at[row];
+            const float x = ((const GLOBAL float *)b.at.q)[batch * b.p->q.batch + h * b.p->q.head
+                                                           + (int64_t)row * b.p->q.row + d];
+            store_number(b.at.o, b.p->o_type,
+                         batch * b.p->o.batch + h * b.p->o.head + (int64_t)row * b.p->o.row + d,
+                         x * fade_of(t, power, 0, d));
+        }
+    END
+}
+
 #endif

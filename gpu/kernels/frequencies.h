@@ -303,4 +303,33 @@ DEV void add_frequencies(struct block b)
     END
 }
 
+/* Rows of a side alone: a group has 64 rows of a head of an entry.  Floats in `parts`, [B][tiles]
+ * [heads][count]. */
+DEV void row_frequencies(struct block b)
+{
+    const int tiles = (b.p->q_len + TILE_ROWS - 1) / TILE_ROWS, h = b.x % b.p->heads,
+              tile = b.x / b.p->heads, batch = tile / tiles, row0 = tile % tiles * TILE_ROWS,
+              rows = least(b.p->q_len - row0, TILE_ROWS);
+    rotation_part(b, view_rows(b.at.q, b.p->q, batch, h, row0, b.p->q_type, 0),
+                  view_rows(b.at.dq, b.p->dq, batch, h, row0, GPU_F32, 0), batch, h,
+                  h / (b.p->heads / b.p->kv_heads), row0, rows,
+                  (GLOBAL float *)b.at.parts + (int64_t)b.x * b.p->rotation_count);
+}
+/* One thread per number of a kv head: tiles of rows as they come, in each the heads of its group. */
+DEV void add_row_frequencies(struct block b)
+{
+    const int tiles = (b.p->q_len + TILE_ROWS - 1) / TILE_ROWS,
+              group = b.p->heads / b.p->kv_heads;
+    PHASE(tid)
+        const int i = b.x / b.p->kv_heads * THREADS + tid, kvh = b.x % b.p->kv_heads;
+        double total = 0;
+        for (int tile = 0; tile < b.p->batch * tiles && i < b.p->rotation_count; tile++)
+            for (int h = kvh * group; h < (kvh + 1) * group; h++)
+                total += (double)((const GLOBAL float *)b.at.parts)
+                    [((int64_t)tile * b.p->heads + h) * b.p->rotation_count + i];
+        if (i < b.p->rotation_count)
+            ((GLOBAL double *)b.at.totals)[(int64_t)kvh * b.p->rotation_count + i] = total;
+    END
+}
+
 #endif

@@ -87,6 +87,23 @@ LOCI_API loci_status loci_gpu_forward(const loci_gpu_plan *, const loci_gpu_tabl
 LOCI_API loci_status loci_gpu_backward(const loci_gpu_plan *, const loci_gpu_tables *, void *work,
                                        const loci_call *, const loci_grad *);
 
+/* ---- Rotate, embed --------------------------------------------------------------------------- */
+
+/* loci_rotate() and loci_embed() with their gradients.  Views and input tensors are memory of the
+ * device, and so is `work`, of loci_gpu_workspace().  An embedding needs it, too. */
+LOCI_API loci_status loci_gpu_rotate(const loci_gpu_plan *, const loci_gpu_tables *, void *work,
+                                     const loci_call *, loci_which, loci_view x, loci_view y);
+LOCI_API loci_status loci_gpu_rotate_backward(const loci_gpu_plan *, const loci_gpu_tables *,
+                                              void *work, const loci_call *, loci_which,
+                                              loci_view x, loci_view dy, loci_view dx,
+                                              void *const *dtensors);
+LOCI_API loci_status loci_gpu_embed(const loci_gpu_plan *, const loci_gpu_tables *, void *work,
+                                    const loci_call *, loci_view x, loci_view y);
+/* dtensors is memory of the host, and the call waits. */
+LOCI_API loci_status loci_gpu_embed_backward(const loci_gpu_plan *, const loci_gpu_tables *,
+                                             void *work, const loci_call *, loci_view dy,
+                                             void *const *dtensors);
+
 /* ---- Caches ----------------------------------------------------------------------------------
  *
  * A cache of loci/cache.h whose keys and values are memory of the device:

@@ -110,6 +110,23 @@ loci_status loci_check_results(const struct call *, const loci_grad *);
  * for a rotation that learns. */
 void loci_sum_apart(struct call *, bool dk, bool dv);
 
+/* ---- Rotations and embeddings alone: rotate.c, embed.c --------------------------------------- */
+
+/* Validates a rotation of one side, and lays out `work`; lay_out NULL: as the engine needs it. */
+loci_status loci_open_rotation(struct call *, const loci_plan *, const void *tables, void *work,
+                               const loci_call *, loci_which, bool backward, lay_out_workspace *);
+/* Its views, and what overlaps.  dx NULL: y is x rotated; else y stands for dy. */
+loci_status loci_open_rotated(struct call *, loci_which, const void *tables, const void *work,
+                              loci_view *x, loci_view *y, loci_view *dx, void *const *dtensors);
+/* Validates a call of stage EMBED and opens its views.  y NULL: a backward pass, whose dy is x. */
+loci_status loci_open_embed(const loci_plan *, const loci_call *, const void *tables, loci_view *x,
+                            loci_view *y);
+loci_status loci_check_embed_memory(const loci_plan *, const loci_call *, const void *tables,
+                                    const void *work, const loci_view *x, const loci_view *y,
+                                    void *const *dtensors);
+/* The position of row i of entry b. */
+int64_t loci_embed_pos(const loci_call *, ptrdiff_t b, ptrdiff_t i);
+
 /* ---- Which rows see which keys: sequences.c */
 
 /* Upper bounds for these shapes.  They lay out the workspace before sequences are found. */

@@ -18,7 +18,7 @@ struct embedding {
 };
 
 /* Positions are given or counted.  With k_len, the rows are the last of k_len positions. */
-static int64_t embed_pos(const loci_call *c, ptrdiff_t b, ptrdiff_t i)
+int64_t loci_embed_pos(const loci_call *c, ptrdiff_t b, ptrdiff_t i)
 {
     if (c->q_pos) return c->q_pos[(c->per_batch ? b * c->q_len : 0) + i];
     return (c->k_len ? c->k_len - c->q_len : 0) + i;
@@ -34,9 +34,9 @@ static loci_status embed_view(const loci_plan *p, const loci_call *c, loci_view 
 
 /* y is NULL in the backward pass.  Then x is a gradient, and work and dtensors are written.  In the
  * forward pass y may be x, in place. */
-static loci_status check_embed_memory(const loci_plan *p, const loci_call *c, const void *tables,
-                                      const void *work, const loci_view *x, const loci_view *y,
-                                      void *const *dtensors)
+loci_status loci_check_embed_memory(const loci_plan *p, const loci_call *c, const void *tables,
+                                    const void *work, const loci_view *x, const loci_view *y,
+                                    void *const *dtensors)
 {
     struct regions r;
     r.n = 0;
@@ -84,12 +84,20 @@ static loci_status check_embed_call(const loci_plan *p, const loci_call *c)
     const ptrdiff_t positions = ends ? pe->embed->positions(&p->enc[0]) : 0;
     for (ptrdiff_t b = 0; ends && b < c->batch; b++)
         for (ptrdiff_t i = 0; i < c->q_len; i++) {
-            int64_t pos = embed_pos(c, b, i);
+            int64_t pos = loci_embed_pos(c, b, i);
             CHECK(c->error, pos >= 0 && pos < positions, LOCI_BAD_ARG,
                   "%s: position %lld of row %td must be from 0 to %td", pe->name, (long long)pos, i,
                   positions - 1);
         }
     return LOCI_OK;
+}
+loci_status loci_open_embed(const loci_plan *p, const loci_call *c, const void *tables,
+                            loci_view *x, loci_view *y)
+{
+    TRY(check_embed_call(p, c));
+    if (y) TRY(loci_check_tables(p, tables, c->tables_bytes, c->error));
+    TRY(embed_view(p, c, x, y ? "x" : "dy"));
+    return y ? embed_view(p, c, y, "y") : LOCI_OK;
 }
 
 /* Adds columns from .. from + n - 1 of row i in every batch entry.  They are computed once if the
@@ -102,7 +110,7 @@ static void embed_row(const struct embedding *e, ptrdiff_t i, int from, int n)
     for (ptrdiff_t b = 0; b < e->call->batch; b++) {
         /* Positions that are counted, or given once, are the same in all entries. */
         if (b == 0 || (e->call->q_pos && e->call->per_batch))
-            cfg->pe->embed->row(cfg, e->table, p->f64, embed_pos(e->call, b, i), from, n, row);
+            cfg->pe->embed->row(cfg, e->table, p->f64, loci_embed_pos(e->call, b, i), from, n, row);
         ptrdiff_t x = b * e->x.batch + i * e->x.row + from,
                   y = b * e->y.batch + i * e->y.row + from;
         for (int c = 0; c < n; c++)
@@ -131,11 +139,8 @@ loci_status loci_embed(const loci_plan *p, const void *tables, const loci_call *
 {
     loci_call now, *const c = &now;
     TRY(loci_copy_call(c, wants_sizes(p), given));
-    TRY(check_embed_call(p, c));
-    TRY(loci_check_tables(p, tables, c->tables_bytes, c->error));
-    TRY(embed_view(p, c, &x, "x"));
-    TRY(embed_view(p, c, &y, "y"));
-    TRY(check_embed_memory(p, c, tables, NULL, &x, &y, NULL));
+    TRY(loci_open_embed(p, c, tables, &x, &y));
+    TRY(loci_check_embed_memory(p, c, tables, NULL, &x, &y, NULL));
     struct embedding e = {
         .plan = p,
         .table = loci_table_of(tables, p, 0),
@@ -167,11 +172,8 @@ loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *wo
                                 const loci_call *given, loci_view dy, void *const *dtensors)
 {
     loci_call now, *const c = &now;
-    /* rows are added, so their gradients do not depend on them */
-    (void)tables;
     TRY(loci_copy_call(c, wants_sizes(p), given));
-    TRY(check_embed_call(p, c));
-    TRY(embed_view(p, c, &dy, "dy"));
+    TRY(loci_open_embed(p, c, tables, &dy, NULL));
     const struct config *cfg = &p->enc[0];
     if (!dtensors || !cfg->pe->embed->row_bwd) return LOCI_OK;
     CHECK(c->error, aligned(work), LOCI_BAD_ARG,
@@ -180,7 +182,7 @@ loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *wo
     CHECK(c->error, !c->work_bytes || c->work_bytes >= need, LOCI_BAD_ARG,
           "work has %zu bytes, but this call needs %zu; loci_workspace() returns the size",
           c->work_bytes, need);
-    TRY(check_embed_memory(p, c, tables, work, &dy, NULL, dtensors));
+    TRY(loci_check_embed_memory(p, c, tables, work, &dy, NULL, dtensors));
 
     /* Sums are in double and start at 0.  They are written to the caller's tensors at the end, so a
      * cancelled call writes none. */
@@ -199,7 +201,7 @@ loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *wo
                 return loci_fail(c->error, LOCI_CANCELLED, "cancelled by the host");
             for (int k = 0; k < p->model_dim; k++)
                 row[k] = load_stored(dy.data, p->dtype, b * dy.batch + i * dy.row + k);
-            cfg->pe->embed->row_bwd(cfg, embed_pos(c, b, i), row, dtensor);
+            cfg->pe->embed->row_bwd(cfg, loci_embed_pos(c, b, i), row, dtensor);
         }
     for (int i = 0; i < p->tensors.n; i++)
         for (ptrdiff_t k = 0; dtensors[i] && k < tensor_count(&p->tensors.list[i]); k++)

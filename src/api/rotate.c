@@ -10,8 +10,9 @@ static size_t lay_out(struct call *c, char *base, bool backward)
 }
 /* A plan of stage ATTENTION also rotates, so callers can fill caches of their own with the same
  * plan. */
-static loci_status open_rotation(struct call *c, const loci_plan *p, const void *tables, void *work,
-                                 const loci_call *in, loci_which which, bool backward)
+loci_status loci_open_rotation(struct call *c, const loci_plan *p, const void *tables, void *work,
+                               const loci_call *in, loci_which which, bool backward,
+                               lay_out_workspace *given)
 {
     CHECK(in->error, loci_plan_is(p, LOCI_ROTATE) || loci_plan_is(p, LOCI_ATTENTION), LOCI_BAD_ARG,
           "the plan must be one for stage ROTATE or ATTENTION");
@@ -43,7 +44,11 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
     CHECK(in->error, p->axes == 1 || (which == LOCI_QUERY ? in->q_coord : c->where.k_coord),
           LOCI_BAD_ARG, "coordinates must be given: the encoding has %d axes", p->axes);
     TRY(loci_open_tables(c, tables));
-    TRY(loci_lay_out_workspace(c, work, backward ? loci_lay_out : lay_out, backward));
+    TRY(loci_lay_out_workspace(c, work,
+                               given      ? given
+                               : backward ? loci_lay_out
+                                          : lay_out,
+                               backward));
     return loci_accept(c, p->use[p->rotate].enc);
 }
 static int width_of(const loci_plan *p, loci_which which, bool rotated)
@@ -83,6 +88,15 @@ static loci_status check_memory(const struct call *c, loci_which which, const vo
     loci_add_tensors(c, &r, dtensors);
     return loci_check_regions(&r, c->in->error);
 }
+loci_status loci_open_rotated(struct call *c, loci_which which, const void *tables,
+                              const void *work, loci_view *x, loci_view *y, loci_view *dx,
+                              void *const *dtensors)
+{
+    TRY(rotation_view(c, x, "x", which, false, false));
+    TRY(rotation_view(c, y, dx ? "dy" : "y", which, true, false));
+    if (dx) TRY(rotation_view(c, dx, "dx", which, false, true));
+    return check_memory(c, which, tables, work, x, y, dx, dtensors);
+}
 
 loci_status loci_rotate(const loci_plan *p, const void *tables, void *work, const loci_call *given,
                         loci_which which, loci_view x, loci_view y)
@@ -90,10 +104,8 @@ loci_status loci_rotate(const loci_plan *p, const void *tables, void *work, cons
     struct call c;
     loci_call in;
     TRY(loci_copy_call(&in, wants_sizes(p), given));
-    TRY(open_rotation(&c, p, tables, work, &in, which, false));
-    TRY(rotation_view(&c, &x, "x", which, false, false));
-    TRY(rotation_view(&c, &y, "y", which, true, false));
-    TRY(check_memory(&c, which, tables, work, &x, &y, NULL, NULL));
+    TRY(loci_open_rotation(&c, p, tables, work, &in, which, false, NULL));
+    TRY(loci_open_rotated(&c, which, tables, work, &x, &y, NULL, NULL));
     loci_fill_workspace(&c);
     loci_begin(&c, false);
     const loci_status status = p->engine->rotate(&c, which, &x, &y);
@@ -108,11 +120,8 @@ loci_status loci_rotate_backward(const loci_plan *p, const void *tables, void *w
     struct call c;
     loci_call in;
     TRY(loci_copy_call(&in, wants_sizes(p), given));
-    TRY(open_rotation(&c, p, tables, work, &in, which, true));
-    TRY(rotation_view(&c, &x, "x", which, false, false));
-    TRY(rotation_view(&c, &dy, "dy", which, true, false));
-    TRY(rotation_view(&c, &dx, "dx", which, false, true));
-    TRY(check_memory(&c, which, tables, work, &x, &dy, &dx, dtensors));
+    TRY(loci_open_rotation(&c, p, tables, work, &in, which, true, NULL));
+    TRY(loci_open_rotated(&c, which, tables, work, &x, &dy, &dx, dtensors));
     loci_fill_workspace(&c);
     loci_want(&c, dtensors);
     loci_begin(&c, false);

@@ -27,6 +27,12 @@ static void embed(const struct config *c, const void *table, bool f64, int64_t p
     for (int i = 0; i < n; i++) row[i] = from + i < MAX_BITS ? (double)(pos >> (from + i) & 1) : 0;
 }
 
+static struct embed_shape shape(const struct config *c)
+{
+    (void)c;
+    return (struct embed_shape){ .kind = EMBED_BITS };
+}
+
 const struct loci_pe loci_pe_binary = {
     .name = "binary",
     .cite = "textbooks",
@@ -35,5 +41,5 @@ const struct loci_pe loci_pe_binary = {
     .family = FAMILY_ABSOLUTE,
     .places = LOCI_PLACE_EMBED,
     .tol = 2e-7,
-    .embed = &(const struct encoding_embed){ .positions = positions, .row = embed },
+    .embed = &(const struct encoding_embed){ .positions = positions, .row = embed, .shape = shape },
 };

@@ -27,6 +27,12 @@ static void embed(const struct config *c, const void *table, bool f64, int64_t p
     for (int i = 0; i < n; i++) row[i] = (double)pos;
 }
 
+static struct embed_shape shape(const struct config *c)
+{
+    (void)c;
+    return (struct embed_shape){ .kind = EMBED_POSITION, .divisor = 1 };
+}
+
 const struct loci_pe loci_pe_index = {
     .name = "index",
     .cite = "textbooks",
@@ -35,5 +41,5 @@ const struct loci_pe loci_pe_index = {
     .family = FAMILY_ABSOLUTE,
     .places = LOCI_PLACE_EMBED,
     .tol = 2e-7,
-    .embed = &(const struct encoding_embed){ .positions = positions, .row = embed },
+    .embed = &(const struct encoding_embed){ .positions = positions, .row = embed, .shape = shape },
 };

@@ -58,6 +58,12 @@ static void embed_bwd(const struct config *c, int64_t pos, const double *dy, dou
     for (int i = 0; i < c->model_dim; i++) drow[i] += dy[i];
 }
 
+static struct embed_shape shape(const struct config *c)
+{
+    (void)c;
+    return (struct embed_shape){ .kind = EMBED_VECTORS };
+}
+
 const struct loci_pe loci_pe_learned = {
     .name = "learned",
     .cite = "Devlin et al., NAACL 2019",
@@ -70,5 +76,5 @@ const struct loci_pe loci_pe_learned = {
     .tensors = tensors,
     .size = size,
     .prepare = prepare,
-    .embed = &(const struct encoding_embed){ positions, embed, embed_bwd },
+    .embed = &(const struct encoding_embed){ positions, embed, embed_bwd, shape },
 };

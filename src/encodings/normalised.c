@@ -42,6 +42,11 @@ static void embed(const struct config *c, const void *table, bool f64, int64_t p
     for (int i = 0; i < n; i++) row[i] = (double)pos / (c->opt[LENGTH] - 1);
 }
 
+static struct embed_shape shape(const struct config *c)
+{
+    return (struct embed_shape){ .kind = EMBED_POSITION, .divisor = c->opt[LENGTH] - 1 };
+}
+
 const struct loci_pe loci_pe_normalised = {
     .name = "normalised",
     .cite = "textbooks",
@@ -52,5 +57,5 @@ const struct loci_pe loci_pe_normalised = {
     .tol = 2e-7,
     .opts = opts,
     .check = check,
-    .embed = &(const struct encoding_embed){ .positions = positions, .row = embed },
+    .embed = &(const struct encoding_embed){ .positions = positions, .row = embed, .shape = shape },
 };

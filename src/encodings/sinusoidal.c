@@ -121,6 +121,13 @@ static void embed(const struct config *c, const void *table, bool f64, int64_t p
     }
 }
 
+static struct embed_shape shape(const struct config *c)
+{
+    return (struct embed_shape){ .kind = EMBED_WAVES,
+                                 .waves = waves(c),
+                                 .halves = c->opt[LAYOUT] == HALVES };
+}
+
 const struct loci_pe loci_pe_sinusoidal = {
     .name = "sinusoidal",
     .cite = "Vaswani et al., NeurIPS 2017",
@@ -132,5 +139,5 @@ const struct loci_pe loci_pe_sinusoidal = {
     .opts = opts,
     .size = size,
     .prepare = prepare,
-    .embed = &(const struct encoding_embed){ .row = embed },
+    .embed = &(const struct encoding_embed){ .row = embed, .shape = shape },
 };
