@@ -667,6 +667,7 @@ def rotate(
     tensors: Tensors | None = None,
     layout: str = "bhld",
     max_len: int | None = None,
+    device: str | Device | None = None,
 ) -> Array:
     """Rotate rows by their positions.
 
@@ -692,6 +693,9 @@ def rotate(
         Order of axes: batch (b), heads (h), length (l), width (d). `thd` is packed sequences, without a batch.
     max_len : int, optional
         Context length, for encodings whose rule depends on one.
+    device : str or loci.gpu.Device, optional
+        Where to compute: `"cuda:0"`, `"opencl:0"`, `"host"` or `"cpu"`. Arrays are copied there and results back, and
+        bits stay the same. By default where x is: tensors on a GPU are computed there, in torch's current stream.
 
     Returns
     -------
@@ -723,6 +727,7 @@ def rotate(
         "tensors": tensors,
         "layout": layout,
         "max_len": max_len,
+        "device": _id_of(device),
     }
     if _is_torch(x):
         from . import _torch_calls
@@ -803,6 +808,7 @@ def embed(
     pos: IntArrayLike | None = None,
     tensors: Tensors | None = None,
     max_len: int | None = None,
+    device: str | Device | None = None,
 ) -> Array:
     """Add the encoding of positions to hidden states: x + p(pos).
 
@@ -819,6 +825,9 @@ def embed(
         Tensors that the encoding learns or reads, by name (`"t5.table"`). `Plan.tensors` lists names and shapes.
     max_len : int, optional
         Context length, for encodings whose rule depends on one.
+    device : str or loci.gpu.Device, optional
+        Where to compute: `"cuda:0"`, `"opencl:0"`, `"host"` or `"cpu"`. Arrays are copied there and results back, and
+        bits stay the same. By default where x is: tensors on a GPU are computed there, in torch's current stream.
 
     Returns
     -------
@@ -834,7 +843,7 @@ def embed(
     """
     if pos is None:
         _alone("pos is missing")
-    arguments: dict[str, Any] = {"pos": pos, "tensors": tensors, "max_len": max_len}
+    arguments: dict[str, Any] = {"pos": pos, "tensors": tensors, "max_len": max_len, "device": _id_of(device)}
     if _is_torch(x):
         from . import _torch_calls
 

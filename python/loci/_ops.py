@@ -338,8 +338,8 @@ def linear_attention(q: Any, k: Any, v: Any, encoding: str, given: Any, argument
 
 # ---- Rows ----------------------------------------------------------------------------------------
 
-ROTATE = ("layout", "role")
-EMBED = ()
+ROTATE = ("device", "layout", "role")
+EMBED = ("device",)
 
 
 def _open_rows(x: Any, tensors: Any, masks: Any, key: str, max_len: Any, rotates: bool) -> _rows.Opened:
@@ -348,7 +348,7 @@ def _open_rows(x: Any, tensors: Any, masks: Any, key: str, max_len: Any, rotates
     given_ = {"pos": placed.get("pos"), "tensors": _named(names, [t.detach() for t in tensors]), "max_len": max_len}
     if rotates:
         return _rows.open_rotation(x.detach(), encoding, coords=placed.get("coords"), **given_, **options)
-    return _rows.open_embedding(x.detach(), encoding, **given_)
+    return _rows.open_embedding(x.detach(), encoding, **given_, **options)
 
 
 def _back_rows(
@@ -448,7 +448,7 @@ _register_rows(embed_op, embed_backward_op)
 def rows(name: str, x: Any, encoding: str, arguments: Any) -> Any:
     tensors = dict(arguments["tensors"] or {})
     masks, list_ = _masks(arguments)
-    key = f"{encoding}{END}{','.join(tensors)}{END}{masks}"
+    key = f"{encoding}{END}{','.join(tensors)}{END}{masks}{END}{arguments.get('device') or ''}"
     max_len = arguments["max_len"]
     if name == "rotate":
         key += f"{END}{arguments['layout']}{END}{arguments['role']}"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from . import _arrays as arrays
-from . import _c
+from . import _c, _gpu
 from ._attend import formed_plan, take_tensors
 from ._c import Error
 from ._masks import masking, read_starts
@@ -37,6 +37,7 @@ class Opened:
     x: Any
     tensors: list[Any]
     flat: bool = False  # [L, Dm], without a batch
+    device: Any = None  # that arrays of the CPU are copied to
 
     def copied(self) -> Opened:
         """For a backward pass, which must see the positions of the forward pass."""
@@ -90,6 +91,9 @@ class Opened:
         y = kind.empty(tuple(x.shape), x)
         if 0 in x.shape:
             return y
+        if self.device is not None or kind.away:
+            self._there(False, tensors, lambda there, view: (view(x), view(y, True)))
+            return y
         pointers = arrays.pointers(kind, tensors)
         call, tables = self._call(pointers), self._tables(pointers)
         given, made = self._view(x, False), self._view(y, True)
@@ -112,6 +116,8 @@ class Opened:
         ]
         if 0 in x.shape or (self.role is None and not any(t is not None for t in dtensors)):
             return dx, dtensors
+        if self.device is not None or kind.away:
+            return dx, self._back_there(x, tensors, dy, dx, dtensors)
         pointers, back = arrays.pointers(kind, tensors), arrays.pointers(kind, dtensors)
         call, tables = self._call(pointers), self._tables(pointers)
         list_ = c.addressof(back)
@@ -124,6 +130,70 @@ class Opened:
         views = self._view(x, False), self._view(dy, False), _c.View() if dx is None else self._view(dx, True)
         self._run(1, call, lambda work: lib.rotate_backward(handle, tables.at, work, call, which, *views, list_))
         return dx, dtensors
+
+    # ---- On a device -----------------------------------------------------------------------------
+
+    def _there(self, back: bool, tensors: Any, arguments: Any) -> None:
+        """Calls the function for a device with arguments(there, view)."""
+        kind, plan = self.kind, self.plan
+        there = _gpu.Direct(kind, kind.current()) if kind.away else _gpu.Staged(kind, self.device)
+
+        def view(x: Any, written: bool = False) -> _c.View:
+            return there.write(x, self.shape.layout) if written else there.read(x, self.shape.layout)
+
+        roles = [t.role for t in plan.tensors]
+        pointers = arrays.for_prepare(kind, tensors, roles)
+        tables = self._tables(pointers)
+        given = (c.c_void_p * max(len(tensors), 1))(*pointers)
+        for i, role in enumerate(roles):
+            if role == "input" and tensors[i] is not None:
+                given[i] = there.read_dense(tensors[i])
+        call = self._call(given)
+        call.host = None
+        library, handle = _gpu.library(), _gpu.plan_on(there.device, plan)
+        size = library.gpu_workspace(handle, call, back)
+        work = there.room(size) if size else None  # without one, the call says what is wrong
+        which = () if self.role is None else (_c.WHICH[self.role],)
+        run = getattr(library, ("gpu_embed" if self.role is None else "gpu_rotate") + ("_backward" if back else ""))
+        tables_there = _gpu.tables_on(there.device, tables)
+        _c.check(run(handle, tables_there, work, call, *which, *arguments(there, view)), thread.error)
+        there.done()
+
+    def _back_there(self, x: Any, tensors: Any, dy: Any, dx: Any, dtensors: list[Any]) -> list[Any]:
+        """Gradients of tensors.  C writes those of what is learned to memory of the CPU."""
+        kind, own = self.kind, self.plan.tensors
+        learned = {
+            i: kind.host_like(t)
+            for i, (t, tensor) in enumerate(zip(dtensors, own, strict=True))
+            if t is not None and tensor.role != "input"
+        }
+        pointers = (c.c_void_p * max(len(dtensors), 1))()
+
+        def arguments(there: Any, view: Any) -> tuple[Any, ...]:
+            for i, t in enumerate(dtensors):
+                if t is not None:
+                    pointers[i] = kind.pointer(learned[i]) if i in learned else there.write_dense(t)
+            list_ = c.addressof(pointers)
+            if self.role is None:
+                return view(dy), list_
+            return view(x), view(dy), _c.View() if dx is None else view(dx, True), list_
+
+        self._there(True, tensors, arguments)
+        for i, t in learned.items():
+            dtensors[i] = t if not kind.away else kind.from_host(t)
+        return dtensors
+
+
+def _place(x: Any, device: Any) -> tuple[Any, Any, Any]:
+    """The class of arrays like x, x itself, and the device that arrays in memory of the CPU are copied to."""
+    if device == _gpu.CPU:
+        return *arrays.read(x, "x"), None
+    kind, x = arrays.read_placed(x, "x")
+    if device is None:
+        return kind, x, None
+    if kind.away:
+        raise Error(f"device is for arrays in memory of the CPU, and x is on {x.device}: leave it out")
+    return kind, x, _gpu.opened(device)
 
 
 def _plan(key: tuple[Any, ...], checked: Mapping[str, Any], **arguments: Any) -> Plan:
@@ -161,6 +231,7 @@ def open_rotation(
     tensors: Mapping[str, Any] | None,
     layout: str,
     max_len: int | None,
+    device: Any = None,
 ) -> Opened:
     if not isinstance(encoding, (str, Plan)):
         raise TypeError(f"encoding must be a text such as 'rope:pairing=half', not {type(encoding).__name__}")
@@ -171,7 +242,7 @@ def open_rotation(
     if layout == "thd" and pos is None and coords is None:
         raise Error("layout 'thd' is packed: cu_seqlens says where its sequences begin, or pos where each row is")
     max_len = whole_or_none(max_len, "max_len")
-    kind, x = arrays.read(x, "x")
+    kind, x, there = _place(x, device)
     dtype = arrays.check_dtype(kind, x, "x")
     batch, heads, rows, dim = arrays.sizes(x, "x", layout)
     if not dim:
@@ -192,9 +263,8 @@ def open_rotation(
     distance = m.distance
     if m.q_pos is not None and m.q_pos.size:
         distance = max(abs(int(m.q_pos.max())), abs(int(m.q_pos.min())), 1)
-    return Opened(
-        kind, plan, s, role, m.q_pos, m.q_coords, m.per_batch, distance, x, take_tensors(kind, plan, checked, s, role)
-    )
+    own = take_tensors(kind, plan, checked, s, role)
+    return Opened(kind, plan, s, role, m.q_pos, m.q_coords, m.per_batch, distance, x, own, device=there)
 
 
 def of_states(kind: Any, x: Any, states: Any, layout: str) -> Opened:
@@ -214,12 +284,12 @@ def of_states(kind: Any, x: Any, states: Any, layout: str) -> Opened:
 
 
 def open_embedding(
-    x: Any, encoding: Any, *, pos: Any, tensors: Mapping[str, Any] | None, max_len: int | None
+    x: Any, encoding: Any, *, pos: Any, tensors: Mapping[str, Any] | None, max_len: int | None, device: Any = None
 ) -> Opened:
     if not isinstance(encoding, (str, Plan)):
         raise TypeError(f"encoding must be a text such as 'sinusoidal', not {type(encoding).__name__}")
     max_len = whole_or_none(max_len, "max_len")
-    kind, x = arrays.read(x, "x")
+    kind, x, there = _place(x, device)
     dtype = arrays.check_dtype(kind, x, "x")
     if len(x.shape) not in (2, 3):
         raise Error(f"x has {len(x.shape)} dimensions; embeddings are [batch, rows, width] or [rows, width]")
@@ -239,4 +309,5 @@ def open_embedding(
     shapes = ((int(rows),), (int(batch), int(rows)))
     at = None if pos is None else arrays.whole(pos, "pos", shapes)
     per_batch = at is not None and at.ndim == 2
-    return Opened(kind, plan, s, None, at, None, per_batch, int(rows), x, take_tensors(kind, plan, checked, s), flat)
+    own = take_tensors(kind, plan, checked, s)
+    return Opened(kind, plan, s, None, at, None, per_batch, int(rows), x, own, flat, there)

@@ -262,7 +262,7 @@ def by_states(x: Any, states: Any, layout: str) -> Any:
         pos = torch.arange(states.shape[2])
         return rotate(x, _rows.STATES, pos=pos, tensors={_rows.STATES_OF_ROWS: states}, layout=layout)
     refuse_tangents(x, states)
-    opened = _rows.of_states(Torch, x, states, layout)
+    opened = _rows.of_states(Torch.placed(x), x, states, layout)
     if not wants_gradient(x, states) and not transformed():
         return opened.forward(opened.x, opened.tensors)
     return apply(RowsJob(opened), opened.x, *opened.tensors)[0]

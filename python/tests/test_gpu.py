@@ -183,6 +183,34 @@ class Numpy(unittest.TestCase):
                 self.assertIs(loci.attention(q, k, v, out=out, device=device), out)
                 self.same(want, out)
 
+    def test_rows(self) -> None:
+        """Rotations and embeddings alone."""
+        x = arrays()[0]
+        pos = np.arange(70) * 3 % 50
+        coords = np.arange(140).reshape(2, 70) % 9
+        plans = {text: loci.Plan(text, 4, 32, stage="rotate") for text in ("mixed", "fope:train_length=60")}
+        given: list[tuple[Any, dict[str, Any]]] = [
+            ("rope:pairing=half", {"pos": pos}),
+            ("rope:pairing=interleaved", {"pos": pos, "role": "key"}),
+            ("xpos:scale_base=40", {"pos": pos}),
+            ("mixed", {"coords": coords, "tensors": plans["mixed"].init(1)}),
+            ("fope:train_length=60", {"pos": pos, "tensors": plans["fope:train_length=60"].init(1)}),
+        ]
+        for device in (*DEVICES, "cpu"):
+            for text, options in given:
+                with self.subTest(device=device, text=text):
+                    self.same(loci.rotate(x, text, **options), loci.rotate(x, text, **options, device=device))
+            for text in ("sinusoidal", "index", "binary"):
+                with self.subTest(device=device, text=text):
+                    self.same(loci.embed(x[0], text, pos=pos), loci.embed(x[0], text, pos=pos, device=device))
+            there = loci.rotate(x, "rope:pairing=half", pos=pos[:4], layout="blhd", device=device)
+            self.same(loci.rotate(x, "rope:pairing=half", pos=pos[:4], layout="blhd"), there)
+            tensors = {"learned.table": np.random.default_rng(1).standard_normal((64, 32)).astype("float32")}
+            given_ = x[:, 0], "learned"
+            want = loci.embed(*given_, pos=pos, tensors=tensors)
+            self.same(want, loci.embed(*given_, pos=pos, tensors=tensors, device=device))
+            self.assertEqual(loci.embed(x[0, :0], "index", pos=pos, device=device).shape, (0, 70, 32))
+
     def test_empty(self) -> None:
         q, k, v = arrays(0, 5)
         self.assertEqual(loci.attention(q, k, v, device="host").shape, q.shape)
@@ -213,8 +241,10 @@ class Numpy(unittest.TestCase):
         self.assertEqual(caught.exception.status, "unsupported")
         with self.assertRaisesRegex(loci.Error, "k is 32 wide and q 16"):
             loci.attention(q[..., :16], k, v, device="host")
-        with self.assertRaisesRegex(TypeError, "device"):
-            loci.rotate(q, "rope:pairing=half", device="host")  # type: ignore[call-arg]
+        with self.assertRaisesRegex(loci.Error, "'moon:0' is no device"):
+            loci.rotate(q, "rope:pairing=half", device="moon:0")
+        with self.assertRaisesRegex(loci.Error, "dtype F64 does not run on a GPU"):
+            loci.embed(q[0, 0].astype("float64"), "sinusoidal", device="host")
 
     def test_shares(self) -> None:
         q, k, v = arrays(4, 4)
@@ -427,6 +457,43 @@ class Torch(unittest.TestCase):
         want = layer(x)
         want.square().sum().backward()
         self.assertTrue(same([want, *(p.grad for p in layer.parameters())], [got, *grads]))
+
+    def test_rows(self) -> None:
+        """Rotations and embeddings, with all gradients."""
+        generator = torch.Generator().manual_seed(3)
+        x = torch.randn(2, 4, 40, 32, generator=generator)
+        pos = torch.arange(40) * 3 % 50
+
+        def run(device: str | None, rotate: Any = loci.rotate, embed: Any = loci.embed) -> list[torch.Tensor]:
+            out = []
+            for text in ("rope:pairing=half,freq=given", "angles:pairing=half", "mixed"):
+                plan = loci.Plan(text, 4, 32, stage="rotate")
+                numbers = {**plan.init(1), **inputs(plan, 2, 40, 40)}
+                given = {name: torch.tensor(t) for name, t in numbers.items() if not name.endswith("_k")}
+                rows = x.clone().requires_grad_()
+                learned = [t.requires_grad_() for t in given.values()]
+                where: dict[str, Any] = {"coords": torch.stack((pos, pos % 7))} if text == "mixed" else {"pos": pos}
+                y = rotate(rows, text, **where, tensors=given, device=device)
+                y.sin().sum().backward()
+                out += [y, rows.grad, *(t.grad for t in learned)]
+            table = torch.randn(64, 32, generator=torch.Generator().manual_seed(6)).requires_grad_()
+            rows = x[:, 0].clone().requires_grad_()
+            y = embed(rows, "learned", pos=pos, tensors={"learned.table": table}, device=device)
+            y.sin().sum().backward()
+            return [*out, y, rows.grad, table.grad]
+
+        want = run(None)
+        for device in DEVICES:
+            with self.subTest(device=device):
+                self.assertTrue(same(want, run(device)))
+        torch.compiler.reset()
+        compiled = (torch.compile(call, fullgraph=True, backend="aot_eager") for call in (loci.rotate, loci.embed))
+        self.assertTrue(same(want, run("host", *compiled)))
+        cos, sin = torch.rand(40, 16, generator=generator), torch.rand(40, 16, generator=generator)
+        turned = loci.rotate_by(x, cos, sin, pairing="half")
+        with pretending():
+            self.assertTrue(same(want, run(None)))
+            self.assertTrue(same([turned], [loci.rotate_by(x, cos, sin, pairing="half")]))
 
     def test_sinks_of_rows(self) -> None:
         q, k, v, _, _, dlse = problem("alibi", torch.float32)

@@ -150,13 +150,14 @@ static loci_status run_there(struct tally *y, struct there *h, void **sums)
     const struct task *t = &y->task;
     long long differ = 0;
     loci_status status = there_forward(h);
-    h->grad.dtensors = sums;
+    for (int i = 0; i < t->tensors; i++)
+        if (t->tensor[i].role != LOCI_INPUT) h->gradients[i] = sums[i];
     if (!status) status = there_backward(h);
     if (status) return status;
     status = compare_outputs(y, h, &differ);
     for (int i = 0; i < t->tensors && !status; i++) {
         const ptrdiff_t n = shape_count(t->tensor[i].rank, t->tensor[i].shape);
-        if (sums[i])
+        if (sums[i] && t->tensor[i].role != LOCI_INPUT)
             differ += compare(y, t->tensor[i].name, LOCI_F32, t->ddata[i], sums[i],
                               (size_t)n * sizeof(float));
     }

@@ -113,18 +113,67 @@ static loci_status move_all(struct there *h, const struct task *t, bool backward
         status = move(h, &places[i]);
     return status;
 }
+static loci_status move_rows(struct there *h, const struct task *t, bool backward)
+{
+    const loci_desc *d = &t->desc;
+    const bool query = t->which == LOCI_QUERY || d->stage == LOCI_EMBED;
+    const ptrdiff_t heads = !query && d->kv_heads ? d->kv_heads : d->heads,
+                    width = d->stage == LOCI_EMBED ? d->model_dim : heads * d->dim,
+                    count = t->batch * (query ? t->q_len : t->k_len) * width;
+    const struct place places[] = {
+        { NULL, &h->x.data, count, d->dtype },
+        { "y", &h->y.data, count, d->dtype },
+        { NULL, &h->dy.data, count, d->dtype },
+        { "dx", &h->dx.data, count, d->dtype },
+    };
+    loci_status status = LOCI_OK;
+    for (int i = 0; i < (backward ? 4 : 2) && !status; i++) status = move(h, &places[i]);
+    return status;
+}
+/* Inputs of the call, and their gradients. */
+static loci_status move_tensors(struct there *h, const struct task *t, bool backward)
+{
+    loci_status status = LOCI_OK;
+    h->data = alloc((size_t)t->tensors + 1, sizeof *h->data);
+    h->gradients = alloc((size_t)t->tensors + 1, sizeof *h->gradients);
+    for (int i = 0; i < t->tensors && !status; i++) {
+        void *data = t->data[i];
+        const ptrdiff_t n = shape_count(t->tensor[i].rank, t->tensor[i].shape);
+        const struct place places[] = { { NULL, &data, n, LOCI_F32 },
+                                        { t->tensor[i].name, &h->gradients[i], n, LOCI_F32 } };
+        h->data[i] = NULL;
+        h->gradients[i] = t->ddata[i];
+        if (t->tensor[i].role != LOCI_INPUT) continue;
+        status = move(h, &places[0]);
+        h->data[i] = data;
+        if (backward && !status) status = move(h, &places[1]);
+    }
+    h->call.tensors = h->data;
+    h->grad.dtensors = h->gradients;
+    return status;
+}
 
 loci_status there_open(struct there *h, loci_gpu *gpu, struct task *t, ptrdiff_t max_distance,
                        bool backward)
 {
-    *h = (struct there){ .gpu = gpu, .call = t->call, .grad = t->grad };
+    *h = (struct there){ .gpu = gpu,
+                         .call = t->call,
+                         .grad = t->grad,
+                         .stage = t->desc.stage,
+                         .x = t->x,
+                         .y = t->y,
+                         .dy = t->dy,
+                         .dx = t->dx,
+                         .which = t->which };
     h->call.host = NULL;
     loci_status status = loci_gpu_plan_create(&h->plan, gpu, t->plan, &t->error);
     if (!status && !t->tables) status = task_tables(t, max_distance);
     void *tables = NULL;
     if (!status) status = put(h, t->tables, t->table_bytes, &tables);
     h->tables = (loci_gpu_tables){ t->tables, tables };
-    if (!status) status = move_all(h, t, backward);
+    const bool rows = h->stage == LOCI_ROTATE || h->stage == LOCI_EMBED;
+    if (!status) status = rows ? move_rows(h, t, backward) : move_all(h, t, backward);
+    if (!status) status = move_tensors(h, t, backward);
     if (status) return status;
     /* if the size is 0, the pass says why */
     h->work_bytes = h->call.work_bytes = loci_gpu_workspace(h->plan, &h->call, backward);
@@ -134,15 +183,32 @@ void there_close(struct there *h)
 {
     while (h->blocks) loci_gpu_free(h->gpu, h->block[--h->blocks]);
     loci_gpu_plan_destroy(h->plan);
+    free(h->data);
+    free(h->gradients);
     *h = (struct there){ 0 };
 }
 
 loci_status there_forward(const struct there *h)
 {
+    if (h->stage == LOCI_EMBED)
+        return loci_gpu_embed(h->plan, &h->tables, h->work, &h->call, h->x, h->y);
+    if (h->stage == LOCI_ROTATE)
+        return loci_gpu_rotate(h->plan, &h->tables, h->work, &h->call, h->which, h->x, h->y);
     return loci_gpu_forward(h->plan, &h->tables, h->work, &h->call);
 }
 loci_status there_backward(const struct there *h)
 {
+    const struct device_output *dx = &h->output[1];
+    if (h->stage == LOCI_EMBED) { /* the gradient of x is that of y */
+        const loci_status status = loci_gpu_copy(h->gpu, h->dx.data, h->dy.data, dx->bytes,
+                                                 LOCI_GPU_MOVE, h->call.error);
+        return status ? status
+                      : loci_gpu_embed_backward(h->plan, &h->tables, h->work, &h->call, h->dy,
+                                                h->gradients);
+    }
+    if (h->stage == LOCI_ROTATE)
+        return loci_gpu_rotate_backward(h->plan, &h->tables, h->work, &h->call, h->which, h->x,
+                                        h->dy, h->dx, h->gradients);
     return loci_gpu_backward(h->plan, &h->tables, h->work, &h->call, &h->grad);
 }
 loci_status there_fetch(const struct there *h, const struct device_output *o, void *to)

@@ -37,11 +37,16 @@ struct there {
     loci_gpu_tables tables;
     loci_call call;
     loci_grad grad;
+    loci_stage stage;
+    loci_view x, y, dy, dx; /* stages ROTATE and EMBED */
+    loci_which which;
+    const void **data; /* inputs of the call, on the device; NULL for other tensors */
+    void **gradients;  /* of inputs on the device, of other tensors the task's own */
     void *work;
     size_t work_bytes;
     int blocks, outputs;
-    void *block[24];
-    struct device_output output[8];
+    void *block[32];
+    struct device_output output[16];
 };
 /* Makes the plan, the tables unless the task has some, and uploads them and the inputs of a task
  * that is ready to be prepared.  Outputs begin with all bits set.  The sentence of an error is the
