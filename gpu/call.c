@@ -1385,12 +1385,6 @@ static loci_status check_grad(const loci_gpu_plan *there, const loci_grad *grad,
     CHECK(e, !grad->dae || FOURS(p->value_dim) + p->dim <= 256, LOCI_UNSUPPORTED,
           "gradients of ae run on a GPU where dim %d and value_dim %d together are at most 256",
           p->dim, p->value_dim);
-    for (int x = 0; x < p->uses; x++) {
-        if (p->use[x].term != TERM_scan) continue;
-        /* PoCL 3.1 computes wrong ones, GPUs do not */
-        CHECK(e, there->gpu->backend != &loci_gpu_opencl || !there->gpu->facts.processor,
-              LOCI_UNSUPPORTED, "gradients with cope do not run on a processor of OpenCL");
-    }
     return LOCI_OK;
 }
 
