@@ -1341,8 +1341,7 @@ static loci_status vector_totals(const struct gpu_call *g)
                              &k));
         if (u->term == GPU_ROLL) {
             TRY(loci_gpu_run(g, PASS_VECTORS_BACK, "roll_parts",
-                             (int64_t)g->items * k.heads * k.chunks * (k.roll_distances / KEYS), 0,
-                             &g->arrays, &k));
+                             (int64_t)g->roll_blocks * k.heads, 0, &g->arrays, &k));
             TRY(loci_gpu_run(g, PASS_VECTORS_BACK, "roll_totals",
                              tiles((int64_t)k.dim * u->columns, threads) * k.heads, 0, &g->arrays,
                              &k));

@@ -343,7 +343,7 @@ static void fill_spans(struct gpu_call *g, int rows)
 {
     const struct call *c = &g->call;
     struct span *to = (struct span *)(g->lists + g->params.spans);
-    int32_t tile = 0, item = 0, ktile = 0;
+    int32_t tile = 0, item = 0, ktile = 0, roll = 0;
     for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
         const struct sequence *q = &c->seqs.list[s];
         to[s] = (struct span){
@@ -359,6 +359,7 @@ static void fill_spans(struct gpu_call *g, int rows)
             .tile = tile,
             .item = item,
             .ktile = ktile,
+            .roll = roll,
             .entry = (int32_t)(g->in.q_starts ? s : q->b),
             .row_number = number_of_row(c, q, q->q0),
             .key_number = (int32_t)number_of_key(c, q, q->k0),
@@ -366,11 +367,15 @@ static void fill_spans(struct gpu_call *g, int rows)
         tile += (int32_t)tiles(q->nq, rows);
         item += (int32_t)tiles(q->nq, ROW_CHUNK);
         ktile += (int32_t)tiles(q->nk, KT);
+        if (q->run)
+            roll += (int32_t)(tiles(q->nq, ROW_CHUNK) * ROLL_CHUNKS(q->nk)
+                              * ROLL_BLOCKS(q->nq, q->nk));
     }
     g->params.sequences = (int32_t)c->seqs.n;
     g->params.tiles = tile;
     g->params.ktiles = ktile;
     g->items = item;
+    g->roll_blocks = roll;
 }
 /* Keys of an entry that have positions: of a cache, those that are there. */
 static ptrdiff_t listed_keys(const struct call *c, ptrdiff_t b)
@@ -1010,6 +1015,17 @@ static size_t lay_out_apart(struct gpu_call *g)
     return a.full ? SIZE_MAX : a.used;
 }
 /* ds by distance, of all chunks and of one, and by key. */
+/* Blocks of distances of all sequences.  Of one that is cut into several, each with at most one item
+ * and one chunk more than whole ones, the sum is not larger. */
+static size_t most_roll_blocks(const struct gpu_call *g)
+{
+    const struct call *c = &g->call;
+    const ptrdiff_t items = tiles(c->Lq, ROW_CHUNK), chunks = tiles(c->Lk, CHUNK),
+                    blocks = ROLL_BLOCKS(c->Lq, c->Lk);
+    if (!g->in.q_seg && !g->in.q_starts) return (size_t)(c->B * items * chunks * blocks);
+    return (size_t)(c->B * ((items * chunks + items + chunks) * blocks + tiles(c->Lq + c->Lk, KEYS)))
+         + loci_most_sequences(c) * (ROLL_BLOCKS(1, 1) + 1);
+}
 static void lay_out_ds(struct gpu_call *g, struct arena *a)
 {
     const struct call *c = &g->call;
@@ -1087,11 +1103,9 @@ static void lay_out_ds(struct gpu_call *g, struct arena *a)
                     2 * (size_t)(columns * c->plan->dim) * sizeof(float));
     }
     if (learned) {
-        k->roll_distances =
-            (int32_t)tiles((c->Lk < CHUNK ? c->Lk : CHUNK) + ROW_CHUNK + 4 * KEYS, KEYS) * KEYS;
         k->roll_parts = (int64_t)a->used;
-        carve_bytes(a, items * heads * (size_t)k->roll_distances,
-                    chunks * vectors_padded(c->plan->dim) * sizeof(float));
+        carve_bytes(a, most_roll_blocks(g) * heads * KEYS,
+                    vectors_padded(c->plan->dim) * sizeof(float));
     }
 }
 static size_t lay_out_device(struct gpu_call *g, char *base, int parts)

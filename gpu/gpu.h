@@ -92,7 +92,7 @@ struct gpu_call {
     /* Totals that no part has; ds in `vectors`, which begin at 0. */
     int64_t direct;
     size_t ds_from, ds_bytes;
-    int items; /* of all sequences */
+    int items, roll_blocks; /* of all sequences */
     /* Gradients of what is learned, memory of the host; of inputs, memory of the device. */
     void *learned[MAX_TENSORS], *inputs[GPU_INPUTS];
 };

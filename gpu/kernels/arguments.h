@@ -149,12 +149,12 @@ struct strides {
 
 /* Rows and keys that attend to each other only; see struct sequence of contract/call.h.  tile:
  * query tiles of all earlier sequences, item: their items of 1024 rows, ktile: their tiles of
- * keys. */
+ * keys, roll: their blocks of 64 distances of a head (kernels/vectors_back.h). */
 struct span {
     int64_t d0;
     int64_t k_from; /* position of key 0 of the sequence */
     int64_t row_number; /* of row 0, where weights are dropped */
-    int32_t b, q0, nq, k0, nk, run, segments, tile, item, ktile;
+    int32_t b, q0, nq, k0, nk, run, segments, tile, item, ktile, roll;
     int32_t entry, key_number; /* the same: of the sequence, and of key 0 */
 };
 
@@ -391,8 +391,7 @@ struct params {
      * Where positions are not consecutive, gradients of keys' vectors by distance and those of a
      * pair of tiles, [items][H][chunks][2][columns][dim]. */
     int64_t roll_steps, key_parts;
-    int64_t roll_parts; /* in `vectors`: gradients of vectors by distance, and how many there are */
-    int32_t roll_distances;
+    int64_t roll_parts; /* in `vectors`: gradients of vectors by distance */
     int64_t p_by_distance;     /* the same of weights */
     int32_t ds_width, vectors; /* vectors: some term has them */
     int32_t values;            /* some vectors are of values */

@@ -201,4 +201,11 @@ DEV struct rows_room rows_room(int dim, int value_dim)
     return r;
 }
 
+enum { ITEM = 1024 }; /* rows: docs/bits.md */
+/* Chunks of keys of a sequence, and blocks of 64 distances that an item of its rows can have in
+ * one. */
+#define ROLL_CHUNKS(nk) (((nk) + CHUNK - 1) / CHUNK)
+#define ROLL_BLOCKS(nq, nk)                                                                        \
+    ((((nq) < ITEM ? (nq) : ITEM) + ((nk) < CHUNK ? (nk) : CHUNK) + 5 * KEYS - 1) / KEYS)
+
 #endif

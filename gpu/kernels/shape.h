@@ -6,8 +6,7 @@
 
 #include "kernels/rooms.h"
 
-/* Keys of a chunk, and rows of an item: docs/bits.md. */
-enum { CHUNK = 4096, ITEM = 1024 };
+enum { CHUNK = 4096 }; /* keys: docs/bits.md */
 
 /* Distances of pairs: of 32 bits where the host has seen that they are small, because conversions
  * of 64 bits are slow. */

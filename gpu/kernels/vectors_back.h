@@ -432,22 +432,23 @@ DEV float roll_vector(struct block b, struct gpu_use u, const struct span *q, in
     }
     return sum;
 }
+/* Gradients of vectors by distance, [sequences][items][chunks][H][ROLL_BLOCKS][KEYS][width]. */
 DEV GLOBAL float *roll_parts_of(struct block b, struct gpu_use u, const struct span *q, int item,
                                 int h, int chunk)
 {
+    const int64_t head = ((int64_t)item * ROLL_CHUNKS(q->nk) + chunk) * b.p->heads + h;
     return (GLOBAL float *)(b.at.vectors + b.p->roll_parts)
-         + (((int64_t)(q->item + item) * b.p->heads + h) * b.p->chunks + chunk)
-               * b.p->roll_distances * u.width;
+         + ((int64_t)q->roll * b.p->heads + head * ROLL_BLOCKS(q->nq, q->nk)) * KEYS * u.width;
 }
 /* A group has 64 distances of an item, a head and a chunk. */
 DEV void roll_parts(struct block b)
 {
     const struct gpu_use u = USE(b.p->vector_use);
-    const int blocks = b.p->roll_distances / KEYS, n0 = b.x % blocks * KEYS,
-              chunk = b.x / blocks % b.p->chunks, head = b.x / blocks / b.p->chunks,
-              h = head % b.p->heads;
-    const struct span q = span_of(b, BY_ITEM, head / b.p->heads);
-    const int item = head / b.p->heads - q.item, end = least(q.nq, item * ITEM + ITEM);
+    const struct span q = span_of(b, BY_ROLL, b.x / b.p->heads);
+    const int own = b.x - q.roll * b.p->heads, blocks = ROLL_BLOCKS(q.nq, q.nk),
+              n0 = own % blocks * KEYS, head = own / blocks, h = head % b.p->heads,
+              chunk = head / b.p->heads % ROLL_CHUNKS(q.nk),
+              item = head / b.p->heads / ROLL_CHUNKS(q.nk), end = least(q.nq, item * ITEM + ITEM);
     GLOBAL float *to = roll_parts_of(b, u, &q, item, h, chunk);
     PHASE(tid)
         for (int i = tid; i < KEYS * DIM; i += THREADS) {

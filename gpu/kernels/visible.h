@@ -14,14 +14,14 @@ DEV struct span span_at(struct block b, int i)
     return ((const GLOBAL struct span *)(b.at.lists + b.p->spans))[i];
 }
 /* The sequence that a tile belongs to, by the first number of each: the last that is not above. */
-enum tiles_by { BY_TILE, BY_KTILE, BY_ITEM };
+enum tiles_by { BY_TILE, BY_KTILE, BY_ITEM, BY_ROLL };
 DEV struct span span_of(struct block b, enum tiles_by by, int tile)
 {
     int low = 0, high = b.p->sequences;
     while (high - low > 1) {
         const int middle = low + (high - low) / 2;
         const struct span s = span_at(b, middle);
-        if ((by == BY_TILE ? s.tile : by == BY_KTILE ? s.ktile : s.item) <= tile) low = middle;
+        if ((by == BY_TILE ? s.tile : by == BY_KTILE ? s.ktile : by == BY_ROLL ? s.roll : s.item) <= tile) low = middle;
         else high = middle;
     }
     return span_at(b, low);
