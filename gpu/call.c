@@ -368,8 +368,8 @@ static void fill_spans(struct gpu_call *g, int rows)
         item += (int32_t)tiles(q->nq, ROW_CHUNK);
         ktile += (int32_t)tiles(q->nk, KT);
         if (q->run)
-            roll += (int32_t)(tiles(q->nq, ROW_CHUNK) * ROLL_CHUNKS(q->nk)
-                              * ROLL_BLOCKS(q->nq, q->nk));
+            roll +=
+                (int32_t)(tiles(q->nq, ROW_CHUNK) * ROLL_CHUNKS(q->nk) * ROLL_BLOCKS(q->nq, q->nk));
     }
     g->params.sequences = (int32_t)c->seqs.n;
     g->params.tiles = tile;
@@ -666,6 +666,7 @@ static void list_rotation(struct gpu_call *g)
     struct params *k = &g->params;
     k->fades = p->rotate >= 0 && p->use[p->rotate].term == TERM_fading_pairs;
     k->forms = p->row_forms;
+    k->roomy = g->plan->roomy;
     k->scan = -1;
     k->rotation = p->rotate < 0 ? TURN_PAIRS : loci_gpu_rotation_of(p->use[p->rotate].term);
 }
@@ -1023,7 +1024,8 @@ static size_t most_roll_blocks(const struct gpu_call *g)
     const ptrdiff_t items = tiles(c->Lq, ROW_CHUNK), chunks = tiles(c->Lk, CHUNK),
                     blocks = ROLL_BLOCKS(c->Lq, c->Lk);
     if (!g->in.q_seg && !g->in.q_starts) return (size_t)(c->B * items * chunks * blocks);
-    return (size_t)(c->B * ((items * chunks + items + chunks) * blocks + tiles(c->Lq + c->Lk, KEYS)))
+    return (size_t)(c->B
+                    * ((items * chunks + items + chunks) * blocks + tiles(c->Lq + c->Lk, KEYS)))
          + loci_most_sequences(c) * (ROLL_BLOCKS(1, 1) + 1);
 }
 static void lay_out_ds(struct gpu_call *g, struct arena *a)

@@ -53,6 +53,13 @@ static loci_status find(const char *id, const struct backend **b, int *number, l
     *number = (int)given;
     return LOCI_OK;
 }
+/* $LOCI_GPU_SHARED: tests give a group less shared memory than there is. */
+static void take_shared(struct loci_gpu *gpu)
+{
+    const char *given = getenv("LOCI_GPU_SHARED");
+    const long bytes = given ? strtol(given, NULL, 10) : 0;
+    if (bytes > 0 && (size_t)bytes < gpu->facts.shared) gpu->facts.shared = (size_t)bytes;
+}
 static loci_status open(struct loci_gpu *gpu, const char *id, loci_error *e)
 {
     int number = 0;
@@ -66,6 +73,7 @@ static loci_status open(struct loci_gpu *gpu, const char *id, loci_error *e)
           number, gpu->backend->name, all);
     TRY(gpu->backend->facts(number, &gpu->facts, e));
     TRY(gpu->backend->open(number, &gpu->state, e));
+    take_shared(gpu);
     describe(gpu->backend, number, &gpu->facts, &gpu->info);
     return LOCI_OK;
 }

@@ -39,6 +39,7 @@ struct loci_gpu_plan {
     const struct loci_plan *plan;
     int rows;                              /* of a query tile of the forward pass */
     int forward_threads, backward_threads; /* of a group */
+    int roomy;                             /* passes that hold both sides of a tile */
     bool general;                          /* programs are those for every plan */
 };
 

@@ -173,25 +173,51 @@ int loci_gpu_moves_room(const struct loci_plan *p, int rows)
                             : 0;
 }
 /* Bytes of shared memory that the forward pass needs. */
-static size_t forward_bytes(const struct loci_plan *p, int rows)
+static size_t forward_bytes(const struct loci_plan *p, int rows, int roomy)
 {
     int more = loci_gpu_moves_room(p, rows);
     for (int x = 0; x < p->uses; x++)
         if (p->use[x].term == TERM_scan) more = scan_room(rows);
     /* states are values, too */
     const int width = p->states ? most(p->value_dim, p->dim) : p->value_dim;
-    return (size_t)(forward_room(rows, p->score_dim, width).size + more) * sizeof(float);
+    return (size_t)(forward_room(rows, p->score_dim, width, roomy).size + more) * sizeof(float);
+}
+/* And the backward pass, if it has both sides of a tile. */
+static size_t backward_bytes(const struct loci_plan *p)
+{
+    const int width = p->states ? FOURS(p->value_dim) + p->dim : p->value_dim;
+    const int keys = keys_room(p->score_dim, width, 1).size,
+              rows = rows_room(p->score_dim, width, 1).size,
+              inputs = inputs_room(p->score_dim, width, 1).size;
+    int more = p->moves >= 0 ? loci_gpu_moves_room(p, TILE_ROWS) : 0;
+    if (p->weight >= 0) more += STICK_ROOM;
+    for (int x = 0; x < p->uses; x++)
+        if (p->use[x].term == TERM_scan) more += scan_room(TILE_ROWS);
+    return (size_t)(most(keys, most(rows, inputs)) + more) * sizeof(float);
+}
+/* As many rows as shared memory allows. */
+static int most_rows(const struct loci_gpu_plan *g, int rows, int roomy)
+{
+    while (rows > 32 && forward_bytes(g->plan, rows, roomy) > g->gpu->facts.shared) rows /= 2;
+    return rows;
 }
 /* Rows of a query tile and threads of a group: as many as shared memory and registers allow.
- * Measured on an H100 with heads of 64 and 128. */
+ * Measured on an H100 with heads of 64 and 128.  Devices with little shared memory hold one side of
+ * a tile at a time; rows in several forms need both. */
 static void choose_shape(struct loci_gpu_plan *g)
 {
     const struct loci_plan *p = g->plan;
+    const size_t shared = g->gpu->facts.shared;
     const int widest = p->score_dim > p->value_dim ? p->score_dim : p->value_dim;
-    g->rows = widest <= 64 && p->mix < 0 ? 128 : 64; /* heads that mix keep tiles of 64 rows */
+    const int rows =
+                  widest <= 64 && p->mix < 0 ? 128 : 64, /* heads that mix keep tiles of 64 rows */
+        roomy = most_rows(g, rows, 1), narrow = most_rows(g, rows, 0);
+    const bool both = forward_bytes(p, roomy, 1) <= shared && (roomy >= 64 || narrow <= roomy);
+    g->rows = both ? roomy : narrow;
+    g->roomy = both ? ROOMY_FORWARD : 0;
+    if (p->row_forms > 1 || backward_bytes(p) <= shared) g->roomy |= ROOMY_BACKWARD;
     g->forward_threads = g->general || widest <= 128 ? 128 : 256;
     g->backward_threads = g->general || widest <= 64 ? 128 : 256;
-    while (g->rows > 32 && forward_bytes(p, g->rows) > g->gpu->facts.shared) g->rows /= 2;
 }
 
 /* ---- Programs -------------------------------------------------------------------------------- */
@@ -237,7 +263,8 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
         { "PARTS", p->parts },     { "DROPOUT", p->dropout },     { "K_PAGED", p->k_paged },
         { "V_PAGED", p->v_paged }, { "LANES", p->lanes },         { "ROTATION", p->rotation },
         { "FADES", p->fades },     { "VECTORS", p->vectors },     { "VALUES", p->values },
-        { "FORMS", p->forms },     { "STICK", p->stick >= 0 },    { "SCAN", p->scan },
+        { "ROOMY", p->roomy },     { "FORMS", p->forms },         { "STICK", p->stick >= 0 },
+        { "SCAN", p->scan },
     };
     int n = snprintf(to, room,
                      "#define LOCI_KERNELS %s\n#define LOCI_FIRST_TERM %d\n"
@@ -312,7 +339,7 @@ loci_status loci_gpu_plan_create(loci_gpu_plan **to, loci_gpu *gpu, const loci_p
     TRY(loci_gpu_check_plan(plan, &gpu->facts, e));
     struct loci_gpu_plan shape = { .gpu = gpu, .plan = plan, .general = is_general(gpu) };
     choose_shape(&shape);
-    const size_t needed = forward_bytes(plan, shape.rows);
+    const size_t needed = forward_bytes(plan, shape.rows, shape.roomy & ROOMY_FORWARD);
     CHECK(e, needed <= gpu->facts.shared, LOCI_UNSUPPORTED,
           "%s has %zu bytes of shared memory for a group, but dim %d needs %zu", gpu->facts.name,
           gpu->facts.shared, plan->dim, needed);

@@ -399,6 +399,7 @@ struct params {
      * tiles of keys in lists by tile. */
     int32_t lanes, lane_parts, part_tiles, key_tiles;
     int32_t page_entry, page_keys, k_paged, v_paged, q_paged;
+    int32_t roomy; /* passes that have room for both sides of a tile: kernels/rooms.h */
     int64_t use, turn; /* the terms, struct gpu_use, and the rotation, or embedding, in `lists` */
     int64_t stick;     /* the stick, in `lists`; -1: weights are a softmax */
     int64_t mix;       /* the network and strip, in `lists`; -1: heads do not mix */

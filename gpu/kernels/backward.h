@@ -549,7 +549,7 @@ DEV void backward_keys(struct block b)
     const int tile = b.x / b.p->kv_heads, kvh = b.x % b.p->kv_heads,
               group = b.p->heads / b.p->kv_heads;
     const struct span q = span_of(b, BY_KTILE, tile);
-    const struct keys_room at = keys_room(DIM, VALUE_DIM);
+    const struct keys_room at = keys_room(DIM, VALUE_DIM, ROOMY & ROOMY_BACKWARD);
     const int doubles = STATES && b.p->adds == ADDS_DOUBLES; /* of states */
     const int gates_alone = SCAN >= 0 && b.p->adds == ADDS_GATES; /* dk: of gates that calls give */
     const int apart = at.q != at.dout; /* rows of q and of dO have room side by side */
@@ -1317,7 +1317,7 @@ DEV void backward_rows(struct block b)
     PRIVATE(struct rows_mine);
     const int tile = b.p->tiles - 1 - b.x / b.p->heads, h = b.x % b.p->heads;
     const struct span q = span_of(b, BY_TILE, tile);
-    const struct rows_room at = rows_room(DIM, VALUE_DIM);
+    const struct rows_room at = rows_room(DIM, VALUE_DIM, ROOMY & ROOMY_BACKWARD);
     const int row0 = (tile - q.tile) * TILE_ROWS, rows = least(q.nq - row0, TILE_ROWS);
     const int kvh = h / (b.p->heads / b.p->kv_heads);
     const struct rows_at

@@ -20,22 +20,24 @@ DEV int most(int a, int b) { return a > b ? a : b; }
 DEV int least(int a, int b) { return a < b ? a : b; }
 
 /* Shared memory of a group, in floats: host and device compute it alike.  Where there is room for
- * both, one side of a tile is copied while the other one is multiplied. */
-DEV int both_fit(int dim, int value_dim, int most_width)
+ * both, one side of a tile is copied while the other one is multiplied.  roomy: a pass has the
+ * memory for that, bits of `roomy` in struct params. */
+enum { ROOMY_FORWARD = 1, ROOMY_BACKWARD = 2 };
+DEV int both_fit(int roomy, int dim, int value_dim, int most_width)
 {
-    return dim <= most_width && value_dim <= most_width;
+    return roomy && dim <= most_width && value_dim <= most_width;
 }
 struct forward_room {
     int q, k, v, s, m, l, alpha, tops, all_m, all_l, a, c, seen, flag, size;
 };
-DEV struct forward_room forward_room(int rows, int dim, int value_dim)
+DEV struct forward_room forward_room(int rows, int dim, int value_dim, int roomy)
 {
     struct forward_room r;
     const int k = KEYS * WIDER(dim), v = KEYS * FOURS(value_dim);
     r.q = 0;
     r.k = r.q + FOURS(dim) * rows;
-    r.v = both_fit(dim, value_dim, 64) ? r.k + k : r.k;
-    r.s = both_fit(dim, value_dim, 64) ? r.v + v : r.k + most(k, v);
+    r.v = both_fit(roomy, dim, value_dim, 64) ? r.k + k : r.k;
+    r.s = both_fit(roomy, dim, value_dim, 64) ? r.v + v : r.k + most(k, v);
     r.m = r.s + KEYS * rows;
     r.l = r.m + rows;
     r.alpha = r.l + rows;
@@ -90,11 +92,11 @@ DEV struct join_room join_room(void)
 struct keys_room {
     int k, v, q, dout, p, ds, lse, delta, flag, size;
 };
-DEV struct keys_room keys_room(int dim, int value_dim)
+DEV struct keys_room keys_room(int dim, int value_dim, int roomy)
 {
     struct keys_room r;
     const int q = TILE_ROWS * WIDER(dim), dout = TILE_ROWS * WIDER(value_dim),
-              both = both_fit(dim, value_dim, 128);
+              both = both_fit(roomy, dim, value_dim, 128);
     r.k = 0;
     r.v = r.k + FOURS(dim) * KEYS;
     r.q = r.v + FOURS(value_dim) * KEYS;
@@ -111,11 +113,11 @@ DEV struct keys_room keys_room(int dim, int value_dim)
 struct inputs_room {
     int k, v, q, dout, g, lse, delta, part, size;
 };
-DEV struct inputs_room inputs_room(int dim, int value_dim)
+DEV struct inputs_room inputs_room(int dim, int value_dim, int roomy)
 {
     struct inputs_room r;
     const int q = TILE_ROWS * WIDER(dim), dout = TILE_ROWS * WIDER(value_dim),
-              both = both_fit(dim, value_dim, 128);
+              both = both_fit(roomy, dim, value_dim, 128);
     r.k = 0;
     r.v = r.k + FOURS(dim) * KEYS;
     r.q = r.v + FOURS(value_dim) * KEYS;
@@ -181,11 +183,11 @@ DEV int unmix_room(int inputs) { return (2 * MIX_PASSING + inputs) * TILE_ROWS; 
 struct rows_room {
     int q, dout, k, v, s, lse, delta, sums, folds, slopes, flag, size;
 };
-DEV struct rows_room rows_room(int dim, int value_dim)
+DEV struct rows_room rows_room(int dim, int value_dim, int roomy)
 {
     struct rows_room r;
     const int k = KEYS * WIDER(dim), v = KEYS * WIDER(value_dim),
-              both = both_fit(dim, value_dim, 128);
+              both = both_fit(roomy, dim, value_dim, 128);
     r.q = 0;
     r.dout = r.q + FOURS(dim) * TILE_ROWS;
     r.k = r.dout + FOURS(value_dim) * TILE_ROWS;

@@ -41,6 +41,7 @@ enum { Q_TYPE = LOCI_Q_TYPE, K_TYPE = LOCI_K_TYPE, V_TYPE = LOCI_V_TYPE, O_TYPE 
 enum { PARTS = LOCI_PARTS, DROPOUT = LOCI_DROPOUT, ROTATION = LOCI_ROTATION, FADES = LOCI_FADES };
 enum { FORMS = LOCI_FORMS, STICK = LOCI_STICK, SCAN = LOCI_SCAN };
 enum { VECTORS = LOCI_VECTORS, VALUES = LOCI_VALUES };
+enum { ROOMY = LOCI_ROOMY };
 enum { K_PAGED = LOCI_K_PAGED, V_PAGED = LOCI_V_PAGED, LANES = LOCI_LANES };
 #define TERM_OF(u) LOCI_TERM(u)
 #define MULTIPLIES(u) LOCI_MULTIPLIES(u)
@@ -55,6 +56,7 @@ enum { K_PAGED = LOCI_K_PAGED, V_PAGED = LOCI_V_PAGED, LANES = LOCI_LANES };
 #define Q_TYPE (b.p->q_type)
 #define O_TYPE (b.p->o_type)
 #define PARTS (b.p->parts)
+#define ROOMY (b.p->roomy)
 #define ROTATION (b.p->rotation)
 #define FADES (b.p->fades)
 #define FORMS (b.p->forms)

@@ -200,8 +200,8 @@ loci_status there_backward(const struct there *h)
 {
     const struct device_output *dx = &h->output[1];
     if (h->stage == LOCI_EMBED) { /* the gradient of x is that of y */
-        const loci_status status = loci_gpu_copy(h->gpu, h->dx.data, h->dy.data, dx->bytes,
-                                                 LOCI_GPU_MOVE, h->call.error);
+        const loci_status status =
+            loci_gpu_copy(h->gpu, h->dx.data, h->dy.data, dx->bytes, LOCI_GPU_MOVE, h->call.error);
         return status ? status
                       : loci_gpu_embed_backward(h->plan, &h->tables, h->work, &h->call, h->dy,
                                                 h->gradients);
