@@ -38,6 +38,13 @@ static loci_status run(const struct gpu_call *g, enum pass pass, const char *ker
                                 e);
 }
 
+loci_status loci_gpu_run(const struct gpu_call *g, enum pass pass, const char *kernel,
+                         int64_t groups, int floats, const struct arrays *arrays,
+                         const struct params *params)
+{
+    return run(g, pass, kernel, groups, floats, arrays, params);
+}
+
 /* Floats of shared memory of a forward pass with this many rows. */
 static int forward_floats(const struct gpu_call *g, int rows)
 {
@@ -111,6 +118,15 @@ static int frequency_room(const struct gpu_call *g)
     return g->params.rotation == TURN_BASES ? 3 * KEYS * blocks_width(layout_of(p, p->rotate))
                                             : KEYS;
 }
+int loci_gpu_frequency_room(const struct gpu_call *g) { return frequency_room(g); }
+int loci_gpu_given_places(const struct gpu_call *g, bool query)
+{
+    return (int)given_places(g, query);
+}
+bool loci_gpu_counts_places(const struct gpu_call *g, bool query)
+{
+    return counts_places(g, query);
+}
 static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turned t)
 {
     const struct call *c = &g->call;
@@ -164,6 +180,21 @@ static loci_status rotate(const struct gpu_call *g, enum pass pass, struct turne
     }
     return run(g, pass, "rotate_rows", c->B * tiles(rows, ROTATED_ROWS), rotation_room(g, t.dim),
                &at, &p);
+}
+loci_status loci_gpu_turn(const struct gpu_call *g, enum pass pass, bool query, bool back,
+                          const void *from, void *to, struct strides at)
+{
+    const struct loci_plan *p = g->call.plan;
+    return rotate(g, pass,
+                  (struct turned){ .from = from,
+                                   .to = to,
+                                   .at = at,
+                                   .at_to = at,
+                                   .heads = query ? p->heads : p->kv_heads,
+                                   .dim = p->dim,
+                                   .query = query,
+                                   .turns = true,
+                                   .back = back });
 }
 /* In a backward pass they are scaled, and multiplied by their factors, if wanted. */
 static loci_status rotate_queries(const struct gpu_call *g, enum pass pass, bool factors)
@@ -909,6 +940,11 @@ static loci_status clear_view(const struct gpu_call *g, char *at, struct strides
                                         at + (b * s.batch + h * s.head + r * s.row) * (int64_t)each,
                                         (size_t)piece * each, g->in.error));
     return LOCI_OK;
+}
+loci_status loci_gpu_clear_view(const struct gpu_call *g, char *at, struct strides s, int heads,
+                                ptrdiff_t rows, int width, size_t each)
+{
+    return clear_view(g, at, s, heads, rows, width, each);
 }
 /* Rows without keys, and keys without rows, may be in no tile: their gradient is 0. */
 static loci_status clear_sums(const struct gpu_call *g)

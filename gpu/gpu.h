@@ -18,7 +18,8 @@ enum pass {
     PASS_DECODE,
     PASS_VECTORS,
     PASS_VECTORS_BACK,
-    PASS_CACHE
+    PASS_CACHE,
+    PASS_LINEAR
 };
 struct compiled {
     struct compiled *next;
@@ -39,6 +40,14 @@ struct loci_gpu_plan {
     int rows;                              /* of a query tile of the forward pass */
     int forward_threads, backward_threads; /* of a group */
     bool general;                          /* programs are those for every plan */
+};
+
+/* States of a call of linear attention, in memory of the device; NULL: none. */
+struct linear_states {
+    const char *before;
+    char *after;
+    ptrdiff_t keys; /* that `before` has */
+    struct regions memory;
 };
 
 /* How a call runs, found by loci_gpu_open_call(). */
@@ -62,6 +71,11 @@ struct gpu_call {
     int strips;
     bool passes_states; /* this is one of the passes over the keys of tape */
     bool fetches_rows;  /* rows and their gradients go to the host, for what matrices learn */
+    /* Linear attention: what the lists have, too, its states, and how many tiles there are.  states
+     * NULL: the call is one of attention. */
+    struct gpu_linear linear;
+    const struct linear_states *states;
+    int64_t key_tiles, row_tiles;
     struct arrays arrays;
     /* Memory of the host: sequences, positions, and what encodings compute of them; and the lists
      * that kernels read. */
@@ -95,6 +109,10 @@ struct gpu_call {
     void *learned[MAX_TENSORS], *inputs[GPU_INPUTS];
 };
 
+static inline bool is_linear(const struct loci_plan *p)
+{
+    return p->stage == LOCI_LINEAR_ATTENTION;
+}
 /* Does the device count the keys that rows see, for use x?  It has the mask. */
 bool loci_gpu_counts(const struct gpu_call *, int x);
 /* plan.c: does the plan run, and which uses are which of the kernels' terms? */
@@ -139,6 +157,10 @@ void loci_gpu_unload_programs(loci_gpu *);
 /* call.c: validates a call, and makes lists and parameters.  `grad` NULL: forward. */
 loci_status loci_gpu_open_call(struct gpu_call *, const loci_gpu_plan *, const loci_gpu_tables *,
                                void *work, const loci_call *, const loci_grad *);
+/* The same for linear attention. */
+loci_status loci_gpu_open_linear(struct gpu_call *, const loci_gpu_plan *, const loci_gpu_tables *,
+                                 void *work, const loci_call *, const loci_grad *,
+                                 const struct linear_states *);
 void loci_gpu_close_call(struct gpu_call *);
 /* The same for an append.  Without keys it has no lists. */
 loci_status loci_gpu_open_append(struct gpu_call *, const loci_gpu_plan *, const loci_gpu_tables *,
@@ -149,6 +171,23 @@ enum { MOVED_ROWS = 1024 };
 loci_status loci_gpu_open_remove(struct gpu_call *, const loci_gpu_plan *, const loci_gpu_tables *,
                                  void *work, loci_cache *, ptrdiff_t entry, int64_t first,
                                  int64_t count, const int64_t *shift, const loci_call *);
+/* linear.c: lists, memory of the device, and bytes of shared memory of a group. */
+void loci_gpu_list_linear(struct gpu_call *, struct arena *);
+size_t loci_gpu_lay_out_linear(struct gpu_call *, char *base);
+void loci_gpu_fill_linear(struct gpu_call *);
+size_t loci_gpu_linear_shared(void);
+/* attention.c: runs a kernel; rotates rows of floats, of all heads, or back; clears a gradient. */
+loci_status loci_gpu_run(const struct gpu_call *, enum pass, const char *kernel, int64_t groups,
+                         int floats, const struct arrays *, const struct params *);
+loci_status loci_gpu_turn(const struct gpu_call *, enum pass, bool query, bool back,
+                          const void *from, void *to, struct strides);
+/* Shared memory of rotation_part(); the input that has the places of a side, -1: none; do places
+ * follow from numbers of rows? */
+int loci_gpu_frequency_room(const struct gpu_call *);
+int loci_gpu_given_places(const struct gpu_call *, bool query);
+bool loci_gpu_counts_places(const struct gpu_call *, bool query);
+loci_status loci_gpu_clear_view(const struct gpu_call *, char *at, struct strides, int heads,
+                                ptrdiff_t rows, int width, size_t each);
 /* attention.c: rotates the keys of an append and puts all rows into the cache; moves the keys that
  * stay up over those that are removed. */
 loci_status loci_gpu_store_rows(struct gpu_call *);

@@ -101,8 +101,10 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
     int terms = 0, inputs = 0, scans = 0;
     (void)f;
     CHECK(e, p && p->magic == PLAN_MAGIC, LOCI_BAD_ARG, "plan must be one of loci_plan_create()");
-    CHECK(e, p->stage == LOCI_ATTENTION, LOCI_UNSUPPORTED,
-          "the plan must be one for stage ATTENTION on a GPU");
+    CHECK(e, p->stage == LOCI_ATTENTION || is_linear(p), LOCI_UNSUPPORTED,
+          "the plan must be one for stage ATTENTION or LINEAR_ATTENTION on a GPU");
+    CHECK(e, !is_linear(p) || (p->row_forms == 1 && p->score_dim == p->dim && !p->states),
+          LOCI_UNSUPPORTED, "%s does not run on a GPU in linear attention", p->enc[0].pe->name);
     CHECK(e, !p->f64, LOCI_UNSUPPORTED, "dtype F64 does not run on a GPU; F32, BF16 and F16 do");
     CHECK(e, !p->values_in_keys, LOCI_UNSUPPORTED,
           "values_in_keys must be 0 on a GPU; let the view v point to k");
@@ -218,7 +220,7 @@ static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_
                                            "PROBE_KERNELS",          "FORWARD_GATE_KERNELS",
                                            "BACKWARD_INPUT_KERNELS", "DECODE_KERNELS",
                                            "VECTOR_KERNELS",         "VECTOR_BACK_KERNELS",
-                                           "CACHE_KERNELS" };
+                                           "CACHE_KERNELS",          "LINEAR_KERNELS" };
     const struct {
         const char *name;
         int number;
@@ -305,7 +307,8 @@ loci_status loci_gpu_plan_create(loci_gpu_plan **to, loci_gpu *gpu, const loci_p
     TRY(loci_gpu_check_plan(plan, &gpu->facts, e));
     struct loci_gpu_plan shape = { .gpu = gpu, .plan = plan, .general = is_general(gpu) };
     choose_shape(&shape);
-    const size_t needed = forward_bytes(plan, shape.rows);
+    const size_t needed =
+        is_linear(plan) ? loci_gpu_linear_shared() : forward_bytes(plan, shape.rows);
     CHECK(e, needed <= gpu->facts.shared, LOCI_UNSUPPORTED,
           "%s has %zu bytes of shared memory for a group, but dim %d needs %zu", gpu->facts.name,
           gpu->facts.shared, plan->dim, needed);

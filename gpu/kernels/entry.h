@@ -7,6 +7,7 @@
 #include "kernels/backward.h"
 #include "kernels/counts.h"
 #include "kernels/decode.h"
+#include "kernels/linear.h"
 #include "kernels/mix_back.h"
 #include "kernels/polar.h"
 #include "kernels/probes.h"

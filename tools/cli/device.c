@@ -119,6 +119,7 @@ loci_status there_open(struct there *h, loci_gpu *gpu, struct task *t, ptrdiff_t
 {
     *h = (struct there){ .gpu = gpu, .call = t->call, .grad = t->grad };
     h->call.host = NULL;
+    h->linear = t->desc.stage == LOCI_LINEAR_ATTENTION;
     loci_status status = loci_gpu_plan_create(&h->plan, gpu, t->plan, &t->error);
     if (!status && !t->tables) status = task_tables(t, max_distance);
     void *tables = NULL;
@@ -139,11 +140,14 @@ void there_close(struct there *h)
 
 loci_status there_forward(const struct there *h)
 {
+    if (h->linear)
+        return loci_gpu_linear_forward(h->plan, &h->tables, h->work, &h->call, NULL, NULL);
     return loci_gpu_forward(h->plan, &h->tables, h->work, &h->call);
 }
 loci_status there_backward(const struct there *h)
 {
-    return loci_gpu_backward(h->plan, &h->tables, h->work, &h->call, &h->grad);
+    return (h->linear ? loci_gpu_linear_backward : loci_gpu_backward)(h->plan, &h->tables, h->work,
+                                                                      &h->call, &h->grad);
 }
 loci_status there_fetch(const struct there *h, const struct device_output *o, void *to)
 {

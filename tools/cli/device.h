@@ -42,6 +42,7 @@ struct there {
     int blocks, outputs;
     void *block[24];
     struct device_output output[8];
+    bool linear; /* stage LINEAR_ATTENTION */
 };
 /* Makes the plan, the tables unless the task has some, and uploads them and the inputs of a task
  * that is ready to be prepared.  Outputs begin with all bits set.  The sentence of an error is the
