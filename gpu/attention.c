@@ -885,9 +885,9 @@ static loci_status finish_gradients(const struct gpu_call *g)
                                            .plain = true }));
     return LOCI_OK;
 }
-/* Clears a gradient, in as few pieces as its strides allow. */
-static loci_status clear_view(const struct gpu_call *g, char *at, struct strides s, int heads,
-                              ptrdiff_t rows, int width, size_t each)
+/* In as few pieces as its strides allow. */
+loci_status loci_gpu_clear_view(const struct gpu_call *g, char *at, struct strides s, int heads,
+                                ptrdiff_t rows, int width, size_t each)
 {
     const struct loci_gpu *gpu = g->plan->gpu;
     struct {
@@ -914,19 +914,19 @@ static loci_status clear_sums(const struct gpu_call *g)
     const struct loci_plan *p = c->plan;
     const struct params *k = &g->params;
     const struct arrays *at = &g->arrays;
-    TRY(clear_view(g, at->dmask, k->dmask, p->heads, c->Lq, (int)c->Lk, sizeof(float)));
+    TRY(loci_gpu_clear_view(g, at->dmask, k->dmask, p->heads, c->Lq, (int)c->Lk, sizeof(float)));
     if (!packed(c) && !g->in.k_lens && c->Lq && !g->fetches_rows && k->mix < 0) return LOCI_OK;
-    TRY(clear_view(g, at->dq, k->dq, p->heads, c->Lq, k->dim, sizeof(float)));
+    TRY(loci_gpu_clear_view(g, at->dq, k->dq, p->heads, c->Lq, k->dim, sizeof(float)));
     for (int form = 0; form < p->key_forms && at->dk; form++)
-        TRY(clear_view(g, at->dk + form * form_bytes(g, false), k->dk, k->kv_heads, c->Lk, k->dim,
-                       sizeof(float)));
-    TRY(clear_view(g, at->dv, k->dv, p->kv_heads, c->Lk, k->value_dim, sizeof(float)));
+        TRY(loci_gpu_clear_view(g, at->dk + form * form_bytes(g, false), k->dk, k->kv_heads, c->Lk,
+                                k->dim, sizeof(float)));
+    TRY(loci_gpu_clear_view(g, at->dv, k->dv, p->kv_heads, c->Lk, k->value_dim, sizeof(float)));
     if (g->at.dk)
-        TRY(clear_view(g, c->g.dk.data, of_view(c->g.dk), p->kv_heads, c->Lk, key_dim(p),
-                       p->stored));
+        TRY(loci_gpu_clear_view(g, c->g.dk.data, of_view(c->g.dk), p->kv_heads, c->Lk, key_dim(p),
+                                p->stored));
     if (g->at.dv)
-        TRY(clear_view(g, c->g.dv.data, of_view(c->g.dv), p->kv_heads, c->Lk, k->value_dim,
-                       p->stored));
+        TRY(loci_gpu_clear_view(g, c->g.dv.data, of_view(c->g.dv), p->kv_heads, c->Lk, k->value_dim,
+                                p->stored));
     return LOCI_OK;
 }
 /* Totals of a term with vectors: numbers of a head that parts have, and those that none has. */

@@ -7,6 +7,7 @@
 
 #include "gpu.h"
 #include "aligned.h"
+#include "api/linear.h"
 #include "api/tables.h"
 #include "layout/band_k.h"
 #include "layout/blocks.h"
@@ -48,6 +49,8 @@ static size_t lay_out_host(struct call *c, char *base, bool backward)
                               ? carve_bytes(&a, pe->scratch(c, e), 1)
                               : NULL;
     }
+    if (is_linear(p))
+        c->linear.seen = carve_bytes(&a, (size_t)(c->B * c->Lq), sizeof *c->linear.seen);
     for (int x = 0; x < p->uses && backward; x++) {
         const ptrdiff_t total =
             loci_gpu_by_key(p->use[x].term) || x == p->moves || p->use[x].term == TERM_states
@@ -191,6 +194,7 @@ static size_t lay_out_lists(struct gpu_call *g)
         LIST(g->input_moves, 2 * B * Lk, struct row_move);
     }
 #undef LIST
+    if (is_linear(p)) loci_gpu_list_linear(g, &a);
     return a.full ? SIZE_MAX : a.used;
 }
 /* Strips of whole items, each twice: `forward` makes scores, and takes them. */
@@ -506,6 +510,7 @@ static void fill_lists(struct gpu_call *g, int rows)
             } else if (p->use[x].term == TERM_pieces) fill_pieces(g, x, g->use[u++].rows);
             else u++;
         }
+    if (is_linear(p)) loci_gpu_fill_linear(g);
 }
 
 /* ---- Terms ----------------------------------------------------------------------------------- */
@@ -858,6 +863,7 @@ static bool decodes(const struct gpu_call *g)
     const struct loci_plan *p = c->plan;
     const char *wanted = getenv("LOCI_GPU_DECODE"); /* tests: "never", "always" */
     const ptrdiff_t lanes = c->Lq * (p->heads / p->kv_heads);
+    if (is_linear(p)) return false;
     if (g->backward || g->in.q_starts || g->in.q_seg) return false;
     if (c->Lq > DECODE_ROWS || lanes > DECODE_LANES || !c->Lq || !c->Lk) return false;
     if (wanted && strcmp(wanted, "never") == 0) return false;
@@ -1121,6 +1127,7 @@ static size_t lay_out_device(struct gpu_call *g, char *base, int parts)
     const size_t head_keys =
         keys / (size_t)p->kv_heads * (size_t)(p->states ? p->heads : p->kv_heads);
     const bool apart = p->stored != sizeof(float);
+    if (is_linear(p)) return loci_gpu_lay_out_linear(g, base);
     g->params.key_tiles = (int32_t)tiles(c->Lk, KEYS);
     g->apart_bytes = lay_out_apart(g);
     if (g->apart_bytes) g->at.apart = carve_bytes(&a, g->apart_bytes, 1);
@@ -1625,28 +1632,33 @@ static loci_status open_on_host(struct gpu_call *g, const loci_gpu_tables *table
     g->scratch = aligned_new(bytes);
     CHECK(e, g->scratch, LOCI_NO_MEMORY, "no memory for the lists of a call");
     g->in.work_bytes = 0;
-    TRY(loci_open_attention(&g->call, p, tables->host, g->scratch, &g->in,
-                            &(struct opening){ .stage = LOCI_ATTENTION,
-                                               .grad = grad,
-                                               .tiles = true,
-                                               .there = true,
-                                               .lay_out = lay_out_host }));
-    if (grad) {
-        TRY(loci_check_results(&g->call, grad));
-        loci_want(&g->call, g->learned);
-    }
+    const struct linear_states *states = g->states;
+    const struct opening opening = { .stage = states ? LOCI_LINEAR_ATTENTION : LOCI_ATTENTION,
+                                     .grad = grad,
+                                     .from = states ? states->keys : 0,
+                                     .more = states ? &states->memory : NULL,
+                                     .tiles = true,
+                                     .there = true,
+                                     .lay_out = lay_out_host };
+    TRY((states ? loci_linear_open : loci_open_attention)(&g->call, p, tables->host, g->scratch,
+                                                          &g->in, &opening));
+    if (states) loci_linear_find_seen(&g->call);
+    if (grad && !states) TRY(loci_check_results(&g->call, grad));
+    if (grad) loci_want(&g->call, g->learned);
     bool counted[MAX_ENCODINGS] = { false };
     for (int x = 0; x < p->uses; x++) counted[p->use[x].enc] |= loci_gpu_counts(g, x);
     for (int enc = 0; enc < p->encs; enc++)
         if (!loci_gpu_has_inputs(p, enc) && !counted[enc]) loci_begin_encoding(&g->call, enc);
     return check_sequences(&g->call, g->in.error);
 }
-loci_status loci_gpu_open_call(struct gpu_call *g, const loci_gpu_plan *plan,
-                               const loci_gpu_tables *tables, void *work, const loci_call *given,
-                               const loci_grad *grad)
+loci_status loci_gpu_open_linear(struct gpu_call *g, const loci_gpu_plan *plan,
+                                 const loci_gpu_tables *tables, void *work, const loci_call *given,
+                                 const loci_grad *grad, const struct linear_states *states)
 {
     const struct loci_plan *p = plan->plan;
-    *g = (struct gpu_call){ .plan = plan, .backward = grad != NULL, .rotated = p->rotate >= 0 };
+    *g = (struct gpu_call){
+        .plan = plan, .backward = grad != NULL, .rotated = p->rotate >= 0, .states = states
+    };
     TRY(loci_copy_call(&g->in, wants_sizes(p), given));
     loci_error *e = g->in.error;
     const size_t work_bytes = g->in.work_bytes;
@@ -1656,7 +1668,7 @@ loci_status loci_gpu_open_call(struct gpu_call *g, const loci_gpu_plan *plan,
     if (grad) TRY(check_grad(plan, grad, e));
     if (grad) divide_gradients(g, grad->dtensors);
     TRY(open_on_host(g, tables, grad));
-    if (!g->call.B || (!g->call.Lq && !grad)) return LOCI_OK;
+    if (!g->call.B || (!g->call.Lq && !grad && !(states && states->after))) return LOCI_OK;
     open_cache(g);
     g->decode = decodes(g);
     list_terms(g, tables->host);
@@ -1678,6 +1690,12 @@ loci_status loci_gpu_open_call(struct gpu_call *g, const loci_gpu_plan *plan,
     set_lanes(g);
     g->arrays.tables = (char *)(uintptr_t)tables->device;
     return LOCI_OK;
+}
+loci_status loci_gpu_open_call(struct gpu_call *g, const loci_gpu_plan *plan,
+                               const loci_gpu_tables *tables, void *work, const loci_call *given,
+                               const loci_grad *grad)
+{
+    return loci_gpu_open_linear(g, plan, tables, work, given, grad, NULL);
 }
 /* Memory of the host for a change of a cache. */
 static loci_status update_scratch(struct gpu_call *g)

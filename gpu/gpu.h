@@ -19,7 +19,8 @@ enum pass {
     PASS_VECTORS,
     PASS_VECTORS_BACK,
     PASS_CACHE,
-    PASS_ROWS /* rotations and embeddings alone */
+    PASS_ROWS, /* rotations and embeddings alone */
+    PASS_LINEAR
 };
 struct compiled {
     struct compiled *next;
@@ -41,6 +42,14 @@ struct loci_gpu_plan {
     int forward_threads, backward_threads; /* of a group */
     int roomy;                             /* passes that hold both sides of a tile */
     bool general;                          /* programs are those for every plan */
+};
+
+/* States of a call of linear attention, in memory of the device; NULL: none. */
+struct linear_states {
+    const char *before;
+    char *after;
+    ptrdiff_t keys; /* that `before` has */
+    struct regions memory;
 };
 
 /* How a call runs, found by loci_gpu_open_call(). */
@@ -65,6 +74,11 @@ struct gpu_call {
     bool passes_states; /* this is one of the passes over the keys of tape */
     bool fetches_rows;  /* rows and their gradients go to the host, for what matrices learn */
     bool alone;         /* a rotation of one side, without attention */
+    /* Linear attention: what the lists have, too, its states, and how many tiles there are.  states
+     * NULL: the call is one of attention. */
+    struct gpu_linear linear;
+    const struct linear_states *states;
+    int64_t key_tiles, row_tiles;
     struct arrays arrays;
     /* Memory of the host: sequences, positions, and what encodings compute of them; and the lists
      * that kernels read. */
@@ -98,6 +112,10 @@ struct gpu_call {
     void *learned[MAX_TENSORS], *inputs[GPU_INPUTS];
 };
 
+static inline bool is_linear(const struct loci_plan *p)
+{
+    return p->stage == LOCI_LINEAR_ATTENTION;
+}
 /* Does the device count the keys that rows see, for use x?  It has the mask. */
 bool loci_gpu_counts(const struct gpu_call *, int x);
 /* plan.c: does the plan run, and which uses are which of the kernels' terms? */
@@ -142,6 +160,10 @@ void loci_gpu_unload_programs(loci_gpu *);
 /* call.c: validates a call, and makes lists and parameters.  `grad` NULL: forward. */
 loci_status loci_gpu_open_call(struct gpu_call *, const loci_gpu_plan *, const loci_gpu_tables *,
                                void *work, const loci_call *, const loci_grad *);
+/* The same for linear attention. */
+loci_status loci_gpu_open_linear(struct gpu_call *, const loci_gpu_plan *, const loci_gpu_tables *,
+                                 void *work, const loci_call *, const loci_grad *,
+                                 const struct linear_states *);
 void loci_gpu_close_call(struct gpu_call *);
 /* The same for an append.  Without keys it has no lists. */
 loci_status loci_gpu_open_append(struct gpu_call *, const loci_gpu_plan *, const loci_gpu_tables *,
@@ -160,6 +182,11 @@ loci_status loci_gpu_open_rotation(struct gpu_call *, const loci_gpu_plan *,
 /* rows.c: bytes of `work` for such a call of either side, and for one of stage EMBED. */
 size_t loci_gpu_rotation_workspace(const loci_gpu_plan *, const loci_call *, bool backward);
 size_t loci_gpu_embed_workspace(const loci_plan *, const loci_call *, bool backward);
+/* linear.c: lists, memory of the device, and bytes of shared memory of a group. */
+void loci_gpu_list_linear(struct gpu_call *, struct arena *);
+size_t loci_gpu_lay_out_linear(struct gpu_call *, char *base);
+void loci_gpu_fill_linear(struct gpu_call *);
+size_t loci_gpu_linear_shared(void);
 /* attention.c: rotates the keys of an append and puts all rows into the cache; moves the keys that
  * stay up over those that are removed. */
 loci_status loci_gpu_store_rows(struct gpu_call *);
@@ -197,6 +224,9 @@ int32_t loci_gpu_places(const struct gpu_call *, bool query);
 bool loci_gpu_counts_places(const struct gpu_call *, bool query);
 /* Floats of the kernels that compute what a rotation learns. */
 int loci_gpu_frequency_room(const struct gpu_call *);
+/* Clears a gradient. */
+loci_status loci_gpu_clear_view(const struct gpu_call *, char *at, struct strides, int heads,
+                                ptrdiff_t rows, int width, size_t each);
 
 static inline struct strides dense(int heads, ptrdiff_t rows, int width)
 {

@@ -101,9 +101,9 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
     int terms = 0, inputs = 0, scans = 0;
     (void)f;
     CHECK(e, p && p->magic == PLAN_MAGIC, LOCI_BAD_ARG, "plan must be one of loci_plan_create()");
+    CHECK(e, !is_linear(p) || (p->row_forms == 1 && p->score_dim == p->dim && !p->states),
+          LOCI_UNSUPPORTED, "%s does not run on a GPU in linear attention", p->enc[0].pe->name);
     CHECK(e, !p->f64, LOCI_UNSUPPORTED, "dtype F64 does not run on a GPU; F32, BF16 and F16 do");
-    CHECK(e, p->stage != LOCI_LINEAR_ATTENTION, LOCI_UNSUPPORTED,
-          "linear attention does not run on a GPU");
     if (p->stage == LOCI_EMBED) {
         const struct encoding_embed *embed = p->enc[0].pe->embed;
         CHECK(e, embed->shape && embed->shape(&p->enc[0]).kind != EMBED_ON_CPU, LOCI_UNSUPPORTED,
@@ -247,11 +247,11 @@ static bool has_own_program(const loci_gpu_plan *g, enum pass pass)
 static size_t write_lines(char *to, size_t room, enum pass pass, const loci_gpu_plan *g,
                           const struct params *p, const struct gpu_use *use)
 {
-    static const char *const kernels[] = { "FORWARD_KERNELS",        "BACKWARD_KERNELS",
-                                           "PROBE_KERNELS",          "FORWARD_GATE_KERNELS",
-                                           "BACKWARD_INPUT_KERNELS", "DECODE_KERNELS",
-                                           "VECTOR_KERNELS",         "VECTOR_BACK_KERNELS",
-                                           "CACHE_KERNELS",          "ROW_KERNELS" };
+    static const char *const kernels[] = {
+        "FORWARD_KERNELS",        "BACKWARD_KERNELS", "PROBE_KERNELS",  "FORWARD_GATE_KERNELS",
+        "BACKWARD_INPUT_KERNELS", "DECODE_KERNELS",   "VECTOR_KERNELS", "VECTOR_BACK_KERNELS",
+        "CACHE_KERNELS",          "ROW_KERNELS",      "LINEAR_KERNELS"
+    };
     const struct {
         const char *name;
         int number;
@@ -339,7 +339,9 @@ loci_status loci_gpu_plan_create(loci_gpu_plan **to, loci_gpu *gpu, const loci_p
     TRY(loci_gpu_check_plan(plan, &gpu->facts, e));
     struct loci_gpu_plan shape = { .gpu = gpu, .plan = plan, .general = is_general(gpu) };
     choose_shape(&shape);
-    const size_t needed = forward_bytes(plan, shape.rows, shape.roomy & ROOMY_FORWARD);
+    const size_t needed = is_linear(plan)
+                            ? loci_gpu_linear_shared()
+                            : forward_bytes(plan, shape.rows, shape.roomy & ROOMY_FORWARD);
     CHECK(e, needed <= gpu->facts.shared, LOCI_UNSUPPORTED,
           "%s has %zu bytes of shared memory for a group, but dim %d needs %zu", gpu->facts.name,
           gpu->facts.shared, plan->dim, needed);

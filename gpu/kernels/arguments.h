@@ -72,6 +72,7 @@ enum { THREADS = 128 };
     K(add_row_frequencies)                                                                         \
     K(embed_rows)                                                                                  \
     K(embed_gradients)                                                                             \
+    LINEAR_KERNELS_ALONE(K)                                                                        \
     K(copy_rate)                                                                                   \
     K(fma_rate)
 #define FORWARD_KERNELS(K) K(rotate_rows) K(forward)
@@ -99,6 +100,24 @@ enum { THREADS = 128 };
     K(rotate_rows) K(polar_rows) K(state_rows) K(fade_alone) K(place_gradients)                    \
     K(row_frequencies) K(add_row_frequencies) K(unturn_states) K(embed_rows) K(embed_gradients)
 #define PROBE_KERNELS(K) K(copy_rate) K(fma_rate)
+/* Linear attention. */
+#define LINEAR_KERNELS_ALONE(K)                                                                    \
+    K(linear_features)                                                                             \
+    K(linear_carry)                                                                                \
+    K(linear_tiles)                                                                                \
+    K(linear_sums)                                                                                 \
+    K(linear_rows)                                                                                 \
+    K(linear_state)                                                                                \
+    K(linear_cotangents)                                                                           \
+    K(linear_dq)                                                                                   \
+    K(linear_df)                                                                                   \
+    K(linear_behind)                                                                               \
+    K(linear_keys)                                                                                 \
+    K(linear_dk)                                                                                   \
+    K(linear_query_parts)                                                                          \
+    K(linear_key_parts)                                                                            \
+    K(linear_totals)
+#define LINEAR_KERNELS(K) K(rotate_rows) K(place_gradients) LINEAR_KERNELS_ALONE(K)
 
 /* Every pointer.  One that a call does not have is NULL. */
 #define ARRAYS(A)                                                                                  \
@@ -322,6 +341,45 @@ struct gpu_mix {
     int32_t first, tiles, stores; /* the strip; stores: `forward` makes scores */
 };
 
+/* Linear attention, in `lists`: kernels/linear.h.  A tile of keys of a sequence: its first key
+ * among the rows of its entry in the workspace, how many it has, and how many of them any row sees;
+ * which of all sums are those before it, and before the next tile, -1: none; the tiles of rows
+ * whose last key it has; and whether what is recent becomes older, after it on the walk, and on the
+ * walk back. */
+struct gpu_key_tile {
+    int32_t b, key, keys, seen, sums, next, first_rows, end_rows, ages, ages_back;
+};
+/* Rows of an entry whose last key is in a tile (-1: they see none), which had `keys` keys then. */
+struct gpu_row_tile {
+    int32_t b, row, rows, tile, keys;
+};
+/* The tiles of a sequence, and its tiles of rows before the first end of a tile: they see no key.
+ */
+struct gpu_walk {
+    int32_t b, tile, tiles, first_rows, end_rows;
+};
+struct gpu_linear {
+    /* Byte offsets in `lists`: tiles, sequences, and how many keys of its tile a row sees, 32 bits,
+     * [B][q_len]. */
+    int64_t key_tiles, row_tiles, walks, seen;
+    /* In `apart`, rows of floats: features of q and k, before and after they rotate; values; sums
+     * of features up to each key of its tile; backward dO / denominator, gradients of features
+     * after and before they rotate back, and of values.  Those of q are [B][H][q_len], of keys
+     * [B][kv heads][key_rows]. */
+    int64_t q, q_turned, k, k_turned, v, z, g, dq, dk, df, dv;
+    int64_t h, den; /* [B][H][q_len] */
+    /* S and z before tiles, then G and its z behind the tile before, [tiles][kv heads]
+     * [sum_floats]; states of the call, of `state_floats` each. */
+    int64_t sums, states;
+    /* What a rotation learns, rotation_count numbers each: of tiles of rows of each head, of tiles
+     * of keys of each kv head. */
+    int64_t query_parts, key_parts;
+    int64_t state_floats, sum_floats;
+    int32_t carried, key_rows; /* keys in the last tile of a state come before those of the call */
+    int32_t lanes, value_lanes; /* dim and value_dim, padded as on the CPU */
+    int32_t goes_on; /* the call has a state */
+};
+
 /* Small, because OpenCL promises 1024 bytes for all arguments. */
 struct params {
     int64_t lo, hi; /* distances that a row sees */
@@ -403,6 +461,7 @@ struct params {
     int64_t use, turn; /* the terms, struct gpu_use, and the rotation, or embedding, in `lists` */
     int64_t stick;     /* the stick, in `lists`; -1: weights are a softmax */
     int64_t mix;       /* the network and strip, in `lists`; -1: heads do not mix */
+    int64_t linear;    /* linear attention, in `lists` */
 };
 
 #endif

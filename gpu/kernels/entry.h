@@ -8,6 +8,7 @@
 #include "kernels/counts.h"
 #include "kernels/decode.h"
 #include "kernels/embed.h"
+#include "kernels/linear.h"
 #include "kernels/mix_back.h"
 #include "kernels/polar.h"
 #include "kernels/probes.h"

@@ -52,6 +52,23 @@ DEV struct forward_room forward_room(int rows, int dim, int value_dim, int roomy
     return r;
 }
 
+/* Linear attention: chains of sums over channels, and shared memory of a group of rows, or of keys,
+ * with two numbers for each pair; keys after which a sum is no longer recent. */
+enum { CHAINS = 16, LINEAR_SPAN = 1024 };
+struct linear_room {
+    int p, dp, den, flag, size;
+};
+DEV struct linear_room linear_room(void)
+{
+    struct linear_room r;
+    r.p = 0;
+    r.dp = r.p + KEYS * TILE_ROWS;
+    r.den = r.dp + KEYS * TILE_ROWS;
+    r.flag = r.den + TILE_ROWS;
+    r.size = r.flag + 4;
+    return r;
+}
+
 /* decode_scores and decode_values: lanes are rows of heads that share keys; decode_join: channels,
  * and chunks side by side. */
 enum { MOST_LANES = 16, JOIN_WIDTH = 32, JOIN_CHUNKS = 4 };

@@ -103,6 +103,14 @@ LOCI_API loci_status loci_gpu_embed(const loci_gpu_plan *, const loci_gpu_tables
 LOCI_API loci_status loci_gpu_embed_backward(const loci_gpu_plan *, const loci_gpu_tables *,
                                              void *work, const loci_call *, loci_view dy,
                                              void *const *dtensors);
+/* loci_linear_forward() and loci_linear_backward().  States are memory of the device with the bytes
+ * that they have on the CPU, loci_linear_state() of them.  A call waits for the head of `before`,
+ * which has the number of its keys. */
+LOCI_API loci_status loci_gpu_linear_forward(const loci_gpu_plan *, const loci_gpu_tables *,
+                                             void *work, const loci_call *, const void *before,
+                                             void *after);
+LOCI_API loci_status loci_gpu_linear_backward(const loci_gpu_plan *, const loci_gpu_tables *,
+                                              void *work, const loci_call *, const loci_grad *);
 
 /* ---- Caches ----------------------------------------------------------------------------------
  *

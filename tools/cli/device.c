@@ -194,6 +194,8 @@ loci_status there_forward(const struct there *h)
         return loci_gpu_embed(h->plan, &h->tables, h->work, &h->call, h->x, h->y);
     if (h->stage == LOCI_ROTATE)
         return loci_gpu_rotate(h->plan, &h->tables, h->work, &h->call, h->which, h->x, h->y);
+    if (h->stage == LOCI_LINEAR_ATTENTION)
+        return loci_gpu_linear_forward(h->plan, &h->tables, h->work, &h->call, NULL, NULL);
     return loci_gpu_forward(h->plan, &h->tables, h->work, &h->call);
 }
 loci_status there_backward(const struct there *h)
@@ -209,6 +211,8 @@ loci_status there_backward(const struct there *h)
     if (h->stage == LOCI_ROTATE)
         return loci_gpu_rotate_backward(h->plan, &h->tables, h->work, &h->call, h->which, h->x,
                                         h->dy, h->dx, h->gradients);
+    if (h->stage == LOCI_LINEAR_ATTENTION)
+        return loci_gpu_linear_backward(h->plan, &h->tables, h->work, &h->call, &h->grad);
     return loci_gpu_backward(h->plan, &h->tables, h->work, &h->call, &h->grad);
 }
 loci_status there_fetch(const struct there *h, const struct device_output *o, void *to)
