@@ -576,6 +576,7 @@ def linear_attention(
     cu_seqlens_k: IntArrayLike | None = None,
     layout: str = "bhld",
     max_len: int | None = None,
+    device: str | Device | None = None,
     state: State | None = None,
     return_state: bool = False,
 ) -> Any:
@@ -623,6 +624,9 @@ def linear_attention(
         Order of axes: batch (b), heads (h), length (l), width (d). `thd` is packed sequences, without a batch.
     max_len : int, optional
         Context length, for encodings whose rule depends on one.
+    device : str or loci.gpu.Device, optional
+        Where to compute: `"cuda:0"`, `"opencl:0"`, `"host"` or `"cpu"`. Arrays are copied there and results back, and
+        bits stay the same. By default where q is: tensors on a GPU are computed there, in torch's current stream.
     state : State, optional
         Where an earlier call ended. The call goes on from there.
     return_state : bool
@@ -648,6 +652,7 @@ def linear_attention(
         *(cu_seqlens_q, cu_seqlens_k),
     )
     arguments: dict[str, Any] = {"tensors": tensors, "layout": layout, "causal": causal, "max_len": max_len}
+    arguments["device"] = _id_of(device)
     if _is_torch(q):
         from . import _torch_calls
 

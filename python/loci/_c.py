@@ -454,6 +454,8 @@ GPU_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "gpu_workspace": (_Z, [_P, _CALL, _I]),
     "gpu_forward": (_I, _ON_DEVICE),
     "gpu_backward": (_I, [*_ON_DEVICE, c.POINTER(Grad)]),
+    "gpu_linear_forward": (_I, [*_ON_DEVICE, _P, _P]),
+    "gpu_linear_backward": (_I, [*_ON_DEVICE, c.POINTER(Grad)]),
     "gpu_rotate": (_I, [*_ON_DEVICE, _I, View, View]),
     "gpu_rotate_backward": (_I, [*_ON_DEVICE, _I, View, View, View, _P]),
     "gpu_embed": (_I, [*_ON_DEVICE, View, View]),

@@ -300,12 +300,12 @@ def _step(mask: Any, kind: Any) -> int:
     return _c.BROADCAST if repeats else 1
 
 
-def _run(p: Problem, there: Direct, function: str, call: Any, *grad: Any) -> None:
+def _run(p: Problem, there: Direct, function: str, call: Any, *more: Any) -> None:
     lib, device = library(), there.device
     plan, tables = plan_on(device, p.plan), tables_on(device, p.tables)
-    size = lib.gpu_workspace(plan, call, 1 if grad else 0)
+    size = lib.gpu_workspace(plan, call, function.endswith("backward"))
     work = there.room(size) if size else None  # without one, the call says what is wrong
-    _c.check(getattr(lib, function)(plan, tables, work, call, *grad), call.error.contents)
+    _c.check(getattr(lib, function)(plan, tables, work, call, *more), call.error.contents)
     there.done()
 
 
@@ -329,6 +329,20 @@ def forward(p: Problem, out: Any, want_lse: bool) -> tuple[Any, Any, Any]:
     return o, lse, ae
 
 
+def linear_forward(p: Problem, before: int | None, after: int | None, size: int) -> Any:
+    """o.  States are memory of the CPU, of so many bytes."""
+    there = _there(p)
+    o = p.kind.empty(p.form.shapes["o"], p.q)
+    call = _call(p, there, o, True)
+    states = [None if at is None else there.room(size) for at in (before, after)]
+    if before is not None:
+        there.device.copy(states[0], before, size, _c.UPLOAD)
+    _run(p, there, "gpu_linear_forward", call, *states)
+    if after is not None:
+        there.device.copy(after, states[1], size, _c.DOWNLOAD)
+    return o
+
+
 def backward(
     p: Problem, o: Any, lse: Any, ae: Any, dout: Any, dlse: Any, dae: Any, wanted: Any, wanted_tensors: list[bool]
 ) -> tuple[list[Any], list[Any]]:
@@ -340,7 +354,9 @@ def backward(
     if p.empty:
         return grads, p.with_mask(dtensors, dmask, wanted_tensors)
     call = _call(p, there, o, False)
-    setattr(call, "rem" if plan.weighs else "lse", there.read_dense(lse))
+    linear = plan.stage == "linear_attention"
+    if not linear:
+        setattr(call, "rem" if plan.weighs else "lse", there.read_dense(lse))
     if plan.averages and ae is not None:
         call.ae = there.read_dense(ae)
     # C writes gradients of what is learned to memory of the CPU.
@@ -364,7 +380,7 @@ def backward(
             setattr(grad, name, there.read_dense(x))
     if dmask is not None and dmask.shape[-1]:
         grad.dmask = _c.View(there.write_dense(dmask), 0, 0, 0)
-    _run(p, there, "gpu_backward", call, grad)
+    _run(p, there, "gpu_linear_backward" if linear else "gpu_backward", call, grad)
     for i, x in learned.items():
         dtensors[i] = x if not kind.away else kind.from_host(x)
     return grads, p.with_mask(dtensors, dmask, wanted_tensors)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import _arrays as arrays
-from . import _c
+from . import _c, _gpu
 from ._attend import Problem
 from ._c import Error
 from ._plan import aligned, thread
@@ -56,10 +56,13 @@ def _before(p: Problem, state: Any) -> int | None:
 def forward(p: Problem, state: Any, back: bool) -> tuple[Any, Any]:
     """o, and the state after it if somebody wants it back."""
     plan, s = p.plan, p.shape
-    o = p.kind.empty(p.form.shapes["o"], p.q)
     before = _before(p, state)
-    size = _c.lib.linear_state(plan._handle, s.batch) if back else 0
+    size = _c.lib.linear_state(plan._handle, s.batch) if back or state is not None else 0
     after = aligned(size) if back else None
+    if (p.device is not None or p.kind.away) and not p.form.empty:
+        o = _gpu.linear_forward(p, before, None if after is None else after.ctypes.data, size)
+        return o, None if after is None else State(after.tobytes(), s.batch, _made_for(p))
+    o = p.kind.empty(p.form.shapes["o"], p.q)
     if p.form.empty and not back:
         return o, None
     tables = p.tables
@@ -75,6 +78,8 @@ def forward(p: Problem, state: Any, back: bool) -> tuple[Any, Any]:
 
 
 def backward(p: Problem, o: Any, dout: Any, wanted: Any, wanted_tensors: list[bool]) -> tuple[list[Any], list[Any]]:
+    if p.device is not None or p.kind.away:
+        return _gpu.backward(p, o, None, None, dout, None, None, wanted, wanted_tensors)
     grads, dtensors = p.grads(wanted, wanted_tensors)
     if p.form.empty:
         return grads, dtensors

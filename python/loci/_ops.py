@@ -20,7 +20,7 @@ from ._torch import incoming
 SEED = "dropout_seed"  # comes among the masks
 END = "\x1f"  # between two fields of a key; a text of an encoding has none
 ATTENTION = ("layout", "causal", "keys_rotated", "fast", "device")
-LINEAR = ("layout", "causal")
+LINEAR = ("layout", "causal", "device")
 # On a GPU an op reads what is learned and waits, so no CUDA graph can record it.  Older versions of torch have no tag
 # that says so.
 _TAGS: dict[str, Any] = {"tags": (torch.Tag.cudagraph_unsafe,)} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
@@ -333,6 +333,7 @@ def linear_attention(q: Any, k: Any, v: Any, encoding: str, given: Any, argument
     tensors = dict(arguments["tensors"] or {})
     masks, list_ = _masks(given)
     key = f"{encoding}{END}{','.join(tensors)}{END}{masks}{END}{arguments['layout']}{END}{bool(arguments['causal'])}"
+    key += f"{END}{arguments.get('device') or ''}"
     return linear_op(q, k, v, list(tensors.values()), list_, key, arguments["max_len"])
 
 

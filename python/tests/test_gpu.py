@@ -211,6 +211,29 @@ class Numpy(unittest.TestCase):
             self.same(want, loci.embed(*given_, pos=pos, tensors=tensors, device=device))
             self.assertEqual(loci.embed(x[0, :0], "index", pos=pos, device=device).shape, (0, 70, 32))
 
+    def test_linear_attention(self) -> None:
+        """A state goes from a device to the CPU and back."""
+        q, k, v = arrays(150, 150)
+        text = "rope:pairing=half"
+        want, state = loci.linear_attention(q, k, v, text, return_state=True)
+        for device in DEVICES:
+            with self.subTest(device=device):
+                o, after = loci.linear_attention(q, k, v, text, return_state=True, device=device)
+                self.same(want, o)
+                self.same(state._memory, after._memory)
+                parts: list[Any] = []
+                held = None
+                for first, end, where in ((0, 40, device), (40, 100, "cpu"), (100, 150, device)):
+                    pos = np.arange(first, end)
+                    cut = (x[:, :, first:end] for x in (q, k, v))
+                    part, held = loci.linear_attention(*cut, text, pos=pos, state=held, return_state=True, device=where)
+                    parts.append(part)
+                self.same(want, np.concatenate(parts, 2))
+                self.assertEqual(
+                    loci.linear_attention(q[:, :, :0], k[:, :, :0], v[:, :, :0], text, device=device).shape,
+                    (2, 4, 0, 32),
+                )
+
     def test_empty(self) -> None:
         q, k, v = arrays(0, 5)
         self.assertEqual(loci.attention(q, k, v, device="host").shape, q.shape)
@@ -494,6 +517,28 @@ class Torch(unittest.TestCase):
         with pretending():
             self.assertTrue(same(want, run(None)))
             self.assertTrue(same([turned], [loci.rotate_by(x, cos, sin, pairing="half")]))
+
+    def test_linear_attention(self) -> None:
+        generator = torch.Generator().manual_seed(3)
+        given = [torch.randn(2, heads, 90, 32, generator=generator) for heads in (4, 2, 2)]
+        freq = torch.rand(16, generator=generator)
+
+        def run(device: str | None, call: Any = loci.linear_attention) -> list[torch.Tensor]:
+            q, k, v, own = (x.clone().requires_grad_() for x in (*given, freq))
+            o = call(q, k, v, "rope:pairing=half,freq=given", tensors={"rope.freq": own}, device=device)
+            o.sin().sum().backward()
+            return [o, q.grad, k.grad, v.grad, own.grad]
+
+        want = run(None)
+        for device in DEVICES:
+            with self.subTest(device=device):
+                self.assertTrue(same(want, run(device)))
+        torch.compiler.reset()
+        self.assertTrue(
+            same(want, run("host", torch.compile(loci.linear_attention, fullgraph=True, backend="aot_eager")))
+        )
+        with pretending():
+            self.assertTrue(same(want, run(None)))
 
     def test_sinks_of_rows(self) -> None:
         q, k, v, _, _, dlse = problem("alibi", torch.float32)
