@@ -43,7 +43,7 @@ loci_status loci_gpu_run(const struct gpu_call *g, enum pass pass, const char *k
 static int forward_floats(const struct gpu_call *g, int rows)
 {
     const struct params *p = &g->params;
-    return forward_room(rows, p->dim, p->value_dim, p->roomy & ROOMY_FORWARD).size
+    return forward_room(rows, p->dim, p->value_dim, p->roomy).size
          + (p->scan < 0 ? 0 : scan_room(rows)) + loci_gpu_moves_room(g->call.plan, rows);
 }
 static bool is_polar(const struct gpu_call *g)
@@ -1274,9 +1274,8 @@ static loci_status sum_inputs(const struct gpu_call *narrow, enum pass pass)
     const struct params *p = &g->params;
     if (!g->key_sums) return LOCI_OK;
     return loci_gpu_run(g, pass, "backward_inputs", (int64_t)p->ktiles * p->heads,
-                        inputs_room(p->dim, p->value_dim, p->roomy & ROOMY_BACKWARD).size
-                            + walk_room(g),
-                        &g->arrays, p);
+                        inputs_room(p->dim, p->value_dim, p->roomy).size + walk_room(g), &g->arrays,
+                        p);
 }
 static loci_status input_gradients(const struct gpu_call *g, enum pass pass)
 {
@@ -1404,9 +1403,8 @@ static loci_status pass_over_keys(const struct gpu_call *g, enum pass pass)
         if (form && at.dk) at.dk += form * form_bytes(g, false);
         if (at.dk || at.dv)
             TRY(loci_gpu_run(g, pass, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
-                             keys_room(p->dim, p->value_dim, p->roomy & ROOMY_BACKWARD).size
-                                 + walk_room(g),
-                             &at, &k));
+                             keys_room(p->dim, p->value_dim, p->roomy).size + walk_room(g), &at,
+                             &k));
     }
     if (!loci_gpu_gives_gates(g)) return LOCI_OK;
     struct params k = *p;
@@ -1416,9 +1414,7 @@ static loci_status pass_over_keys(const struct gpu_call *g, enum pass pass)
     at.dk = at.apart + g->use[p->scan].gate_sums;
     at.dv = NULL;
     return loci_gpu_run(g, pass, "backward_keys", (int64_t)p->ktiles * p->kv_heads,
-                        keys_room(p->dim, p->value_dim, p->roomy & ROOMY_BACKWARD).size
-                            + walk_room(g),
-                        &at, &k);
+                        keys_room(p->dim, p->value_dim, p->roomy).size + walk_room(g), &at, &k);
 }
 static loci_status pass_over_rows(const struct gpu_call *narrow, enum pass pass)
 {
@@ -1436,8 +1432,7 @@ static loci_status pass_over_rows(const struct gpu_call *narrow, enum pass pass)
         const bool first = g->direct || p->stick >= 0 || p->scan >= 0 || p->mix >= 0;
         if (at.dq || k.parts || at.dmask || (first && !form))
             TRY(loci_gpu_run(g, pass, "backward_rows", tiles_of_rows(g) * p->heads,
-                             rows_room(p->dim, p->value_dim, p->roomy & ROOMY_BACKWARD).size
-                                 + walk_room(g)
+                             rows_room(p->dim, p->value_dim, p->roomy).size + walk_room(g)
                                  + (reflects_rows(g->call.plan) ? walk_room_size(TILE_ROWS, p->dim)
                                                                 : 0),
                              &at, &k));
@@ -1471,8 +1466,7 @@ static loci_status mixed_passes(const struct gpu_call *g, enum pass pass)
         if (p->stick >= 0) TRY(keep_carries(&takes));
         const struct gpu_call wide = with_states(&takes);
         TRY(run_rows(&wide, pass, "grade_rows",
-                     rows_room(p->dim, wide.params.value_dim, p->roomy & ROOMY_BACKWARD).size
-                         + walk_room(g)));
+                     rows_room(p->dim, wide.params.value_dim, p->roomy).size + walk_room(g)));
         TRY(run_pairs(&takes, pass, "unmix_pairs", unmix_room(p->heads * (g->mix.biased ? 2 : 1))));
         if (g->mix.part >= 0) TRY(run_rows(&takes, pass, "add_mixed", 0));
         TRY(pass_over_rows(&takes, pass));

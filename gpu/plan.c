@@ -182,18 +182,32 @@ static size_t forward_bytes(const struct loci_plan *p, int rows, int roomy)
     const int width = p->states ? most(p->value_dim, p->dim) : p->value_dim;
     return (size_t)(forward_room(rows, p->score_dim, width, roomy).size + more) * sizeof(float);
 }
-/* And the backward pass, if it has both sides of a tile. */
-static size_t backward_bytes(const struct loci_plan *p)
+/* And a backward pass. */
+static size_t backward_bytes(const struct loci_plan *p, int roomy)
 {
     const int width = p->states ? FOURS(p->value_dim) + p->dim : p->value_dim;
-    const int keys = keys_room(p->score_dim, width, 1).size,
-              rows = rows_room(p->score_dim, width, 1).size,
-              inputs = inputs_room(p->score_dim, width, 1).size;
     int more = p->moves >= 0 ? loci_gpu_moves_room(p, TILE_ROWS) : 0;
     if (p->weight >= 0) more += STICK_ROOM;
     for (int x = 0; x < p->uses; x++)
         if (p->use[x].term == TERM_scan) more += scan_room(TILE_ROWS);
-    return (size_t)(most(keys, most(rows, inputs)) + more) * sizeof(float);
+    return (size_t)(most(keys_room(p->score_dim, width, roomy).size,
+                         rows_room(p->score_dim, width, roomy).size)
+                    + more)
+         * sizeof(float);
+}
+/* May its tiles be loaded again and again?  Rows and keys must come from memory as they are, and
+ * only once. */
+static bool may_be_tight(const struct loci_plan *p)
+{
+    bool may = p->row_forms == 1 && !p->states && p->moves < 0 && p->weight < 0 && p->mix < 0;
+    for (int x = 0; x < p->uses; x++)
+        may &= p->use[x].term != TERM_scan && p->use[x].term != TERM_fading_pairs;
+    return may;
+}
+static int backward_shape(const struct loci_plan *p, size_t shared)
+{
+    if (p->row_forms > 1 || backward_bytes(p, ROOMY_BACKWARD) <= shared) return ROOMY_BACKWARD;
+    return backward_bytes(p, 0) > shared && may_be_tight(p) ? TIGHT_BACKWARD : 0;
 }
 /* As many rows as shared memory allows. */
 static int most_rows(const struct loci_gpu_plan *g, int rows, int roomy)
@@ -203,7 +217,7 @@ static int most_rows(const struct loci_gpu_plan *g, int rows, int roomy)
 }
 /* Rows of a query tile and threads of a group: as many as shared memory and registers allow.
  * Measured on an H100 with heads of 64 and 128.  Devices with little shared memory hold one side of
- * a tile at a time; rows in several forms need both. */
+ * a tile at a time, or less; rows in several forms need both. */
 static void choose_shape(struct loci_gpu_plan *g)
 {
     const struct loci_plan *p = g->plan;
@@ -211,11 +225,12 @@ static void choose_shape(struct loci_gpu_plan *g)
     const int widest = p->score_dim > p->value_dim ? p->score_dim : p->value_dim;
     const int rows =
                   widest <= 64 && p->mix < 0 ? 128 : 64, /* heads that mix keep tiles of 64 rows */
-        roomy = most_rows(g, rows, 1), narrow = most_rows(g, rows, 0);
-    const bool both = forward_bytes(p, roomy, 1) <= shared && (roomy >= 64 || narrow <= roomy);
+        roomy = most_rows(g, rows, ROOMY_FORWARD), narrow = most_rows(g, rows, 0);
+    const bool both =
+        forward_bytes(p, roomy, ROOMY_FORWARD) <= shared && (roomy >= 64 || narrow <= roomy);
     g->rows = both ? roomy : narrow;
     g->roomy = both ? ROOMY_FORWARD : 0;
-    if (p->row_forms > 1 || backward_bytes(p) <= shared) g->roomy |= ROOMY_BACKWARD;
+    g->roomy |= backward_shape(p, shared);
     g->forward_threads = g->general || widest <= 128 ? 128 : 256;
     g->backward_threads = g->general || widest <= 64 ? 128 : 256;
 }
@@ -339,9 +354,8 @@ loci_status loci_gpu_plan_create(loci_gpu_plan **to, loci_gpu *gpu, const loci_p
     TRY(loci_gpu_check_plan(plan, &gpu->facts, e));
     struct loci_gpu_plan shape = { .gpu = gpu, .plan = plan, .general = is_general(gpu) };
     choose_shape(&shape);
-    const size_t needed = is_linear(plan)
-                            ? loci_gpu_linear_shared()
-                            : forward_bytes(plan, shape.rows, shape.roomy & ROOMY_FORWARD);
+    const size_t needed =
+        is_linear(plan) ? loci_gpu_linear_shared() : forward_bytes(plan, shape.rows, shape.roomy);
     CHECK(e, needed <= gpu->facts.shared, LOCI_UNSUPPORTED,
           "%s has %zu bytes of shared memory for a group, but dim %d needs %zu", gpu->facts.name,
           gpu->facts.shared, plan->dim, needed);

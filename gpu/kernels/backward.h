@@ -549,10 +549,11 @@ DEV void backward_keys(struct block b)
     const int tile = b.x / b.p->kv_heads, kvh = b.x % b.p->kv_heads,
               group = b.p->heads / b.p->kv_heads;
     const struct span q = span_of(b, BY_KTILE, tile);
-    const struct keys_room at = keys_room(DIM, VALUE_DIM, ROOMY & ROOMY_BACKWARD);
+    const struct keys_room at = keys_room(DIM, VALUE_DIM, ROOMY);
     const int doubles = STATES && b.p->adds == ADDS_DOUBLES; /* of states */
     const int gates_alone = SCAN >= 0 && b.p->adds == ADDS_GATES; /* dk: of gates that calls give */
     const int apart = at.q != at.dout; /* rows of q and of dO have room side by side */
+    const int tight = at.k == at.v;    /* and keys and values have not */
     const int gates = SCAN >= 0 ? USE(most(SCAN, 0)).gates : (int)GATES_OF_KEYS,
               gates_apart = gates != GATES_OF_KEYS, gates_of_values = gates == GATES_OF_VALUES;
     SHARED int *flag = (SHARED int *)b.room + at.flag;
@@ -568,7 +569,7 @@ DEV void backward_keys(struct block b)
     int begun = MIXES; /* some item has been added */
     t = next_rows(b, &q, kvh, key0, keys, t);
     PHASE(tid)
-        load_across(k, 0, keys, KEYS, DIM, 1.0f, tid, b.room + at.k);
+        if (!tight) load_across(k, 0, keys, KEYS, DIM, 1.0f, tid, b.room + at.k);
         load_across(v, 0, keys, KEYS, VALUE_DIM, 1.0f, tid, b.room + at.v);
         clear_item(DIM, MINE.dk);
         clear_item(VALUE_DIM, MINE.dv);
@@ -619,6 +620,7 @@ DEV void backward_keys(struct block b)
         END
         PHASE_IF(tid, !apart)
             fetch_rows(b, &q, t, 0, whole, tid, b.room + at.q, flag);
+            if (tight) load_across(k, 0, keys, KEYS, DIM, 1.0f, tid, b.room + at.k);
             COPIES_DONE
         END_IF
         PHASE_IF(tid, FADES)
@@ -909,6 +911,8 @@ DEV void backward_keys(struct block b)
             if (next.item >= 0)
                 fetch_rows(b, &q, next, 1, whole_tile(b, &q, next, key0, keys), tid,
                            b.room + at.dout, flag);
+            if (tight && next.item >= 0)
+                load_across(v, 0, keys, KEYS, VALUE_DIM, 1.0f, tid, b.room + at.v);
             COPIES_DONE
         END_IF
         begun |= next.item != t.item;
@@ -1312,12 +1316,22 @@ DEV void sums_of_keys(struct block b, const struct span *q, int h, int row0, int
     }
 }
 
+/* dO as lanes; without one it is 0. */
+DEV void load_cotangents(struct block b, struct rows_at dout, int rows, int tid, SHARED float *to)
+{
+    if (b.at.dout) {
+        load_across(dout, 0, rows, TILE_ROWS, VALUE_DIM, 1.0f, tid, to);
+        return;
+    }
+    for (int i = tid; i < FOURS(VALUE_DIM) * TILE_ROWS; i += THREADS) to[i] = 0;
+}
+
 DEV void backward_rows(struct block b)
 {
     PRIVATE(struct rows_mine);
     const int tile = b.p->tiles - 1 - b.x / b.p->heads, h = b.x % b.p->heads;
     const struct span q = span_of(b, BY_TILE, tile);
-    const struct rows_room at = rows_room(DIM, VALUE_DIM, ROOMY & ROOMY_BACKWARD);
+    const struct rows_room at = rows_room(DIM, VALUE_DIM, ROOMY);
     const int row0 = (tile - q.tile) * TILE_ROWS, rows = least(q.nq - row0, TILE_ROWS);
     const int kvh = h / (b.p->heads / b.p->kv_heads);
     const struct rows_at
@@ -1340,7 +1354,8 @@ DEV void backward_rows(struct block b)
     const int oldest = none ? first_chunk(b, &q, row0) : seen.first / CHUNK,
               newest = none ? oldest : seen.last / CHUNK;
     const int oldest_tile = none ? 0 : seen.first / KEYS;
-    const int apart = at.k != at.v; /* keys and values have room side by side */
+    const int apart = at.k != at.v;    /* keys and values have room side by side */
+    const int tight = at.q == at.dout; /* and rows of q and of dO have not */
     const int gates_apart = SCAN >= 0 && USE(most(SCAN, 0)).gates != GATES_OF_KEYS;
     SHARED int *flag = (SHARED int *)b.room + at.flag;
     const int weights = VALUES && !MIXES && b.p->p_by_distance >= 0; /* vectors of values learn */
@@ -1350,12 +1365,10 @@ DEV void backward_rows(struct block b)
     const struct walk_room walk = walk_room_of(b, at.size + (STICK ? STICK_ROOM : 0));
 
     PHASE(tid)
-        load_across(rows_q, 0, rows, TILE_ROWS, DIM, 1.0f, tid, b.room + at.q);
-        if (b.at.dout)
-            load_across(rows_dout, 0, rows, TILE_ROWS, VALUE_DIM, 1.0f, tid, b.room + at.dout);
-        else
-            for (int i = tid; i < FOURS(VALUE_DIM) * TILE_ROWS; i += THREADS)
-                b.room[at.dout + i] = 0;
+        if (!tight) {
+            load_across(rows_q, 0, rows, TILE_ROWS, DIM, 1.0f, tid, b.room + at.q);
+            load_cotangents(b, rows_dout, rows, tid, b.room + at.dout);
+        }
         if (tid < TILE_ROWS) {
             b.room[at.lse + tid] = tid < rows ? lse_of(b, list + tid) : 0.0f;
             b.room[at.delta + tid] =
@@ -1399,6 +1412,7 @@ DEV void backward_rows(struct block b)
                       nodes = ways & ((1 << REFLECT_BLOCK) - (1 << REFLECT_NODE));
             PHASE(tid)
                 if (tid < 4) flag[tid] = tid < 3;
+                if (tight) load_cotangents(b, rows_dout, rows, tid, b.room + at.dout);
                 if (FADES && (j == from || ends_block(b, j, 0)))
                     fade_lanes(b, &q, h, row0, rows, j, TILE_ROWS, 1.0f, -1, tid, b.room + at.q);
                 if (GATED)
@@ -1415,6 +1429,7 @@ DEV void backward_rows(struct block b)
             END
             PHASE_IF(tid, !apart && !REFLECTS)
                 fetch_keys(rows_k, key0, n, whole, DIM, tid, b, at);
+                if (tight) load_across(rows_q, 0, rows, TILE_ROWS, DIM, 1.0f, tid, b.room + at.q);
                 COPIES_DONE
             END_IF
             if (REFLECTS) {

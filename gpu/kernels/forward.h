@@ -274,7 +274,7 @@ DEV void forward(struct block b)
     /* the rows that see most keys come first, and heads that share keys side by side */
     const int tile = b.p->tiles - 1 - b.x / b.p->heads, h = b.x % b.p->heads;
     const struct span q = span_of(b, BY_TILE, tile);
-    const struct forward_room at = forward_room(ROWS, DIM, VALUE_DIM, ROOMY & ROOMY_FORWARD);
+    const struct forward_room at = forward_room(ROWS, DIM, VALUE_DIM, ROOMY);
     const int row0 = (tile - q.tile) * ROWS, rows = least(q.nq - row0, ROWS);
     const int kvh = h / (b.p->heads / b.p->kv_heads);
     const struct rows_at

@@ -59,7 +59,7 @@ DEV void backward_inputs(struct block b)
     const int tile = b.x / b.p->heads, h = b.x % b.p->heads,
               kvh = h / (b.p->heads / b.p->kv_heads);
     const struct span q = span_of(b, BY_KTILE, tile);
-    const struct inputs_room at = inputs_room(DIM, VALUE_DIM, ROOMY & ROOMY_BACKWARD);
+    const struct inputs_room at = inputs_room(DIM, VALUE_DIM, ROOMY);
     const int key0 = (tile - q.ktile) * KEYS, keys = least(q.nk - key0, KEYS);
     const struct rows_at k = view_rows(b.at.k, b.p->k, q.b, kvh, q.k0 + key0, K_TYPE, b.p->wide),
                          v = view_rows(b.at.v, b.p->v, q.b, kvh, q.k0 + key0, V_TYPE, b.p->wide);

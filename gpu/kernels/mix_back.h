@@ -53,7 +53,7 @@ DEV void grade_rows(struct block b)
     if (!MIXES) return;
     const int tile = b.p->tiles - 1 - b.x / b.p->heads, h = b.x % b.p->heads;
     const struct span q = span_of(b, BY_TILE, tile);
-    const struct rows_room at = rows_room(DIM, VALUE_DIM, ROOMY & ROOMY_BACKWARD);
+    const struct rows_room at = rows_room(DIM, VALUE_DIM, ROOMY);
     const int row0 = (tile - q.tile) * TILE_ROWS, rows = least(q.nq - row0, TILE_ROWS);
     const struct rows_at
         rows_dout = view_rows(b.at.dout, b.p->dout, q.b, h, q.q0 + row0, O_TYPE, b.p->wide),

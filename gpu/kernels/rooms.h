@@ -20,9 +20,11 @@ DEV int most(int a, int b) { return a > b ? a : b; }
 DEV int least(int a, int b) { return a < b ? a : b; }
 
 /* Shared memory of a group, in floats: host and device compute it alike.  Where there is room for
- * both, one side of a tile is copied while the other one is multiplied.  roomy: a pass has the
- * memory for that, bits of `roomy` in struct params. */
-enum { ROOMY_FORWARD = 1, ROOMY_BACKWARD = 2 };
+ * both, one side of a tile is copied while the other one is multiplied.  roomy: which passes have
+ * the memory for that.  A tight backward pass does not hold the side that it stays with, either:
+ * keys and values share a place, or rows and dO, and are loaded again for each tile of the other
+ * side. */
+enum { ROOMY_FORWARD = 1, ROOMY_BACKWARD = 2, TIGHT_BACKWARD = 4 };
 DEV int both_fit(int roomy, int dim, int value_dim, int most_width)
 {
     return roomy && dim <= most_width && value_dim <= most_width;
@@ -36,8 +38,8 @@ DEV struct forward_room forward_room(int rows, int dim, int value_dim, int roomy
     const int k = KEYS * WIDER(dim), v = KEYS * FOURS(value_dim);
     r.q = 0;
     r.k = r.q + FOURS(dim) * rows;
-    r.v = both_fit(roomy, dim, value_dim, 64) ? r.k + k : r.k;
-    r.s = both_fit(roomy, dim, value_dim, 64) ? r.v + v : r.k + most(k, v);
+    r.v = both_fit(roomy & ROOMY_FORWARD, dim, value_dim, 64) ? r.k + k : r.k;
+    r.s = both_fit(roomy & ROOMY_FORWARD, dim, value_dim, 64) ? r.v + v : r.k + most(k, v);
     r.m = r.s + KEYS * rows;
     r.l = r.m + rows;
     r.alpha = r.l + rows;
@@ -113,10 +115,11 @@ DEV struct keys_room keys_room(int dim, int value_dim, int roomy)
 {
     struct keys_room r;
     const int q = TILE_ROWS * WIDER(dim), dout = TILE_ROWS * WIDER(value_dim),
-              both = both_fit(roomy, dim, value_dim, 128);
+              both = both_fit(roomy & ROOMY_BACKWARD, dim, value_dim, 128);
     r.k = 0;
-    r.v = r.k + FOURS(dim) * KEYS;
-    r.q = r.v + FOURS(value_dim) * KEYS;
+    r.v = roomy & TIGHT_BACKWARD ? r.k : r.k + FOURS(dim) * KEYS;
+    r.q = (roomy & TIGHT_BACKWARD ? r.k + FOURS(most(dim, value_dim)) * KEYS
+                                  : r.v + FOURS(value_dim) * KEYS);
     r.dout = both ? r.q + q : r.q;
     r.p = both ? r.dout + dout : r.q + most(q, dout);
     r.ds = both ? r.p + TILE_ROWS * KEYS : r.p;
@@ -134,7 +137,7 @@ DEV struct inputs_room inputs_room(int dim, int value_dim, int roomy)
 {
     struct inputs_room r;
     const int q = TILE_ROWS * WIDER(dim), dout = TILE_ROWS * WIDER(value_dim),
-              both = both_fit(roomy, dim, value_dim, 128);
+              both = both_fit(roomy & ROOMY_BACKWARD, dim, value_dim, 128);
     r.k = 0;
     r.v = r.k + FOURS(dim) * KEYS;
     r.q = r.v + FOURS(value_dim) * KEYS;
@@ -204,10 +207,11 @@ DEV struct rows_room rows_room(int dim, int value_dim, int roomy)
 {
     struct rows_room r;
     const int k = KEYS * WIDER(dim), v = KEYS * WIDER(value_dim),
-              both = both_fit(roomy, dim, value_dim, 128);
+              both = both_fit(roomy & ROOMY_BACKWARD, dim, value_dim, 128);
     r.q = 0;
-    r.dout = r.q + FOURS(dim) * TILE_ROWS;
-    r.k = r.dout + FOURS(value_dim) * TILE_ROWS;
+    r.dout = roomy & TIGHT_BACKWARD ? r.q : r.q + FOURS(dim) * TILE_ROWS;
+    r.k = (roomy & TIGHT_BACKWARD ? r.q + FOURS(most(dim, value_dim)) * TILE_ROWS
+                                  : r.dout + FOURS(value_dim) * TILE_ROWS);
     r.v = both ? r.k + k : r.k;
     r.s = both ? r.v + v : r.k + most(k, v);
     r.lse = r.s + KEYS * TILE_ROWS;
