@@ -325,7 +325,7 @@ static loci_status count_keys(const struct gpu_call *g, int x, int u)
     return loci_gpu_run(g, PASS_VECTORS, "count_keys", (int64_t)k.tiles * p->heads,
                         COUNTED_ROWS * loci_gpu_threads(g->plan, PASS_VECTORS), &g->arrays, &k);
 }
-static loci_status upload_lists(const struct gpu_call *g)
+loci_status loci_gpu_upload_lists(const struct gpu_call *g)
 {
     const struct loci_gpu *gpu = g->plan->gpu;
     TRY(gpu->backend->copy(gpu->state, g->at.lists, g->lists, g->list_bytes, TO_DEVICE,
@@ -485,7 +485,7 @@ static loci_status decode(struct gpu_call *g)
     const int floats = decode_room(p->lanes, p->dim, p->value_dim).size;
     /* The program with the kernels that run before these: PASS_DECODE has rotate_rows alone. */
     const enum pass pass = pass_of(g) == PASS_FORWARD_GATES ? PASS_FORWARD_GATES : PASS_DECODE;
-    TRY(upload_lists(g));
+    TRY(loci_gpu_upload_lists(g));
     TRY(rotate_inputs(g, pass));
     TRY(multiply_vectors(g));
     TRY(sum_gates(g, pass));
@@ -566,7 +566,7 @@ static loci_status forward_pass(struct gpu_call *g)
 {
     if (g->decode) return decode(g);
     const enum pass pass = pass_of(g);
-    TRY(upload_lists(g));
+    TRY(loci_gpu_upload_lists(g));
     TRY(rotate_inputs(g, pass));
     TRY(multiply_vectors(g));
     TRY(sum_gates(g, pass));
@@ -700,7 +700,7 @@ static void fill_moves(const struct gpu_call *g)
 loci_status loci_gpu_store_rows(struct gpu_call *g)
 {
     fill_moves(g);
-    TRY(upload_lists(g));
+    TRY(loci_gpu_upload_lists(g));
     TRY(store_side(g, true));
     TRY(store_side(g, false));
     for (int i = 0; i < g->call.plan->tensors.n; i++) TRY(store_input(g, i));
@@ -793,7 +793,7 @@ loci_status loci_gpu_move_rows(struct gpu_call *g)
             input[i] = (struct row_move){ from, moves ? i : -1 };
             input[MOVED_ROWS + i] = (struct row_move){ i, moves ? at : -1 };
         }
-        TRY(upload_lists(g));
+        TRY(loci_gpu_upload_lists(g));
         TRY(move_side(g, true));
         TRY(move_side(g, false));
         for (int i = 0; i < g->call.plan->tensors.n; i++) TRY(move_input(g, i));
@@ -975,21 +975,26 @@ static loci_status fetch_totals(struct gpu_call *g, double *totals)
     }
     return LOCI_OK;
 }
-/* Sums by key and by row begin at 0, and so do gradients of inputs in no sequence. */
-static loci_status clear_apart(const struct gpu_call *g)
+loci_status loci_gpu_clear_inputs(const struct gpu_call *g)
 {
     const struct loci_gpu *gpu = g->plan->gpu;
     const struct call *c = &g->call;
     const struct tensors *t = &c->plan->tensors;
-    if (g->ds_bytes)
-        TRY(gpu->backend->clear(gpu->state, g->at.vectors + g->ds_from, g->ds_bytes, g->in.error));
-    if (g->cleared) TRY(gpu->backend->clear(gpu->state, g->at.apart, g->cleared, g->in.error));
     for (int i = 0, n = 0; i < t->n; i++) {
         if (t->list[i].role != LOCI_INPUT) continue;
         void *to = g->inputs[n++];
         if (to) TRY(gpu->backend->clear(gpu->state, to, loci_gpu_input_bytes(c, i), g->in.error));
     }
     return LOCI_OK;
+}
+/* Sums by key and by row begin at 0, and so do gradients of inputs in no sequence. */
+static loci_status clear_apart(const struct gpu_call *g)
+{
+    const struct loci_gpu *gpu = g->plan->gpu;
+    if (g->ds_bytes)
+        TRY(gpu->backend->clear(gpu->state, g->at.vectors + g->ds_from, g->ds_bytes, g->in.error));
+    if (g->cleared) TRY(gpu->backend->clear(gpu->state, g->at.apart, g->cleared, g->in.error));
+    return loci_gpu_clear_inputs(g);
 }
 /* Rows of q once more, as they were before they were multiplied. */
 static loci_status finish_factors(const struct gpu_call *g, enum pass pass)
@@ -1341,8 +1346,8 @@ static loci_status vector_totals(const struct gpu_call *g)
                              tiles((int64_t)k.dim * u->columns, threads) * k.heads, 0, &g->arrays,
                              &k));
         if (u->term == GPU_ROLL) {
-            TRY(loci_gpu_run(g, PASS_VECTORS_BACK, "roll_parts", (int64_t)g->roll_blocks * k.heads,
-                             0, &g->arrays, &k));
+            TRY(loci_gpu_run(g, PASS_VECTORS_BACK, "roll_parts", g->roll_blocks * k.heads, 0,
+                             &g->arrays, &k));
             TRY(loci_gpu_run(g, PASS_VECTORS_BACK, "roll_totals",
                              tiles((int64_t)k.dim * u->columns, threads) * k.heads, 0, &g->arrays,
                              &k));
@@ -1502,7 +1507,7 @@ static loci_status backward_pass(struct gpu_call *g)
     const enum pass pass = pass_of(g);
     const int threads = loci_gpu_threads(g->plan, pass);
     const bool stick = p->stick >= 0;
-    TRY(upload_lists(g));
+    TRY(loci_gpu_upload_lists(g));
     TRY(rotate_inputs(g, pass));
     TRY(multiply_vectors(g));
     TRY(sum_gates(g, pass));

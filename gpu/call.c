@@ -347,7 +347,10 @@ static void fill_spans(struct gpu_call *g, int rows)
 {
     const struct call *c = &g->call;
     struct span *to = (struct span *)(g->lists + g->params.spans);
-    int32_t tile = 0, item = 0, ktile = 0, roll = 0;
+    int32_t tile = 0, item = 0, ktile = 0;
+    int64_t roll = 0;
+    bool rolls = false;
+    for (int u = 0; u < g->params.uses; u++) rolls |= g->use[u].term == GPU_ROLL;
     for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
         const struct sequence *q = &c->seqs.list[s];
         to[s] = (struct span){
@@ -363,7 +366,7 @@ static void fill_spans(struct gpu_call *g, int rows)
             .tile = tile,
             .item = item,
             .ktile = ktile,
-            .roll = roll,
+            .roll = (int32_t)roll,
             .entry = (int32_t)(g->in.q_starts ? s : q->b),
             .row_number = number_of_row(c, q, q->q0),
             .key_number = (int32_t)number_of_key(c, q, q->k0),
@@ -1021,19 +1024,20 @@ static size_t lay_out_apart(struct gpu_call *g)
     }
     return a.full ? SIZE_MAX : a.used;
 }
-/* ds by distance, of all chunks and of one, and by key. */
-/* Blocks of distances of all sequences.  Of one that is cut into several, each with at most one item
- * and one chunk more than whole ones, the sum is not larger. */
+/* Blocks of distances of all sequences.  Each of several sequences has at most one partial item and
+ * one partial chunk, which bounds their sum. */
 static size_t most_roll_blocks(const struct gpu_call *g)
 {
     const struct call *c = &g->call;
     const ptrdiff_t items = tiles(c->Lq, ROW_CHUNK), chunks = tiles(c->Lk, CHUNK),
-                    blocks = ROLL_BLOCKS(c->Lq, c->Lk);
+                    blocks = ROLL_BLOCKS(c->Lq, c->Lk), least = c->Lq < c->Lk ? c->Lq : c->Lk;
     if (!g->in.q_seg && !g->in.q_starts) return (size_t)(c->B * items * chunks * blocks);
+    const size_t sequences = loci_most_sequences(c), most = (size_t)(c->B * least);
     return (size_t)(c->B
                     * ((items * chunks + items + chunks) * blocks + tiles(c->Lq + c->Lk, KEYS)))
-         + loci_most_sequences(c) * (ROLL_BLOCKS(1, 1) + 1);
+         + (sequences < most ? sequences : most) * ROLL_BLOCKS(1, 1);
 }
+/* ds by distance, of all chunks and of one, and by key. */
 static void lay_out_ds(struct gpu_call *g, struct arena *a)
 {
     const struct call *c = &g->call;
@@ -1514,7 +1518,9 @@ size_t loci_gpu_rotation_workspace(const loci_gpu_plan *plan, const loci_call *g
     struct gpu_call g = {
         .plan = plan, .in = *given, .backward = backward, .measured = true, .alone = true
     };
+    const int64_t any = 0; /* a call may add positions */
     if (loci_open_call(&g.call, plan->plan, &g.in, true)) return 0;
+    g.in.q_pos = g.in.k_pos = &any;
     lay_out_host(&g.call, NULL, backward);
     list_rotation(&g);
     const size_t bytes = lay_out_rotation(&g, NULL);
@@ -1552,6 +1558,7 @@ loci_status loci_gpu_open_rotation(struct gpu_call *g, const loci_gpu_plan *plan
     TRY(loci_open_rotation(&g->call, p, tables->host, g->scratch, &g->in, which, backward,
                            lay_out_host));
     TRY(loci_open_rotated(&g->call, which, tables->host, g->scratch, x, y, dx, dtensors));
+    loci_fill_workspace(&g->call);
     divide_gradients(g, dtensors);
     if (backward) loci_want(&g->call, g->learned);
     if (!loci_gpu_has_inputs(p, p->use[p->rotate].enc))

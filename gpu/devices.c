@@ -107,6 +107,7 @@ loci_status loci_gpu_adopt(loci_gpu **to, const char *backend, void *context, vo
     if (!status && !gpu->backend->adopt)
         status = loci_fail(e, LOCI_UNSUPPORTED, "%s has no contexts; use loci_gpu_open()", backend);
     if (!status) status = gpu->backend->adopt(context, stream, &gpu->state, &gpu->facts, e);
+    if (!status) take_shared(gpu);
     if (!status) describe(gpu->backend, 0, &gpu->facts, &gpu->info);
     if (status) discard(gpu);
     else *to = gpu;

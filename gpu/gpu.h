@@ -107,7 +107,8 @@ struct gpu_call {
     /* Totals that no part has; ds in `vectors`, which begin at 0. */
     int64_t direct;
     size_t ds_from, ds_bytes;
-    int items, roll_blocks; /* of all sequences */
+    int items; /* of all sequences */
+    int64_t roll_blocks;
     /* Gradients of what is learned, memory of the host; of inputs, memory of the device. */
     void *learned[MAX_TENSORS], *inputs[GPU_INPUTS];
 };
@@ -179,8 +180,9 @@ loci_status loci_gpu_open_rotation(struct gpu_call *, const loci_gpu_plan *,
                                    const loci_gpu_tables *, void *work, const loci_call *,
                                    loci_which, loci_view *x, loci_view *y, loci_view *dx,
                                    void *const *dtensors);
-/* rows.c: bytes of `work` for such a call of either side, and for one of stage EMBED. */
+/* Bytes of `work` for such a call of either side. */
 size_t loci_gpu_rotation_workspace(const loci_gpu_plan *, const loci_call *, bool backward);
+/* rows.c: for one of stage EMBED. */
 size_t loci_gpu_embed_workspace(const loci_plan *, const loci_call *, bool backward);
 /* linear.c: lists, memory of the device, and bytes of shared memory of a group. */
 void loci_gpu_list_linear(struct gpu_call *, struct arena *);
@@ -224,7 +226,9 @@ int32_t loci_gpu_places(const struct gpu_call *, bool query);
 bool loci_gpu_counts_places(const struct gpu_call *, bool query);
 /* Floats of the kernels that compute what a rotation learns. */
 int loci_gpu_frequency_room(const struct gpu_call *);
-/* Clears a gradient. */
+loci_status loci_gpu_upload_lists(const struct gpu_call *);
+/* Clear a gradient, and those of inputs. */
+loci_status loci_gpu_clear_inputs(const struct gpu_call *);
 loci_status loci_gpu_clear_view(const struct gpu_call *, char *at, struct strides, int heads,
                                 ptrdiff_t rows, int width, size_t each);
 

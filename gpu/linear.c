@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* linear.c -- linear attention: tiles of rows and keys, memory of the device, and which kernels
  * run.  See kernels/linear.h. */
-#include <assert.h>
 #include <string.h>
 
 #include "gpu.h"
@@ -186,6 +185,8 @@ size_t loci_gpu_lay_out_linear(struct gpu_call *g, char *base)
         FLOATS(l->dk, keys, dim);
         FLOATS(l->df, keys, dim);
         FLOATS(l->dv, keys, value_dim);
+        const bool matrices = g->params.rotation == TURN_MATRICES;
+        FLOATS(l->spare, matrices ? (rows > keys ? rows : keys) : 0, dim);
         const int count = g->params.rotation_part < 0 ? 0 : g->params.rotation_count;
         FLOATS(l->query_parts, most_row_tiles(g) * (size_t)p->heads, (size_t)count);
         FLOATS(l->key_parts, most_key_tiles(g) * (size_t)p->kv_heads, (size_t)count);
@@ -239,7 +240,15 @@ static loci_status turn(const struct gpu_call *g, bool query, bool back, int64_t
 {
     const struct loci_plan *p = g->call.plan;
     const int dim = p->dim;
+    const struct loci_gpu *gpu = g->plan->gpu;
     if (!g->rotated || !(query ? g->call.Lq : g->call.Lk)) return LOCI_OK;
+    if (from == to && g->params.rotation == TURN_MATRICES) { /* blocks read what others write */
+        TRY(gpu->backend->copy(gpu->state, g->at.apart + g->linear.spare, g->at.apart + from,
+                               (size_t)(g->call.B * rows_there(g, query, dim).batch)
+                                   * sizeof(float),
+                               ON_DEVICE, g->in.error));
+        from = g->linear.spare;
+    }
     return loci_gpu_turn(g, PASS_LINEAR,
                          (struct turned){ .from = there(g, query, from, dim),
                                           .to = there(g, query, to, dim),
@@ -269,8 +278,7 @@ static loci_status open_pass(const struct gpu_call *g)
     const struct loci_plan *p = c->plan;
     const struct loci_gpu *gpu = g->plan->gpu;
     const struct gpu_linear *l = &g->linear;
-    TRY(gpu->backend->copy(gpu->state, g->at.lists, g->lists, g->list_bytes, TO_DEVICE,
-                           g->in.error));
+    TRY(loci_gpu_upload_lists(g));
     if (l->goes_on)
         TRY(gpu->backend->copy(gpu->state, g->at.apart + l->states, g->states->before + STATE_HEAD,
                                (size_t)(c->B * p->kv_heads * l->state_floats) * sizeof(float),
@@ -422,11 +430,7 @@ static loci_status clear_gradients(const struct gpu_call *g)
                             p->stored));
     TRY(loci_gpu_clear_view(g, c->g.dv.data, of_view(c->g.dv), p->kv_heads, c->Lk, p->value_dim,
                             p->stored));
-    for (int i = 0, n = 0; i < p->tensors.n; i++) {
-        if (p->tensors.list[i].role != LOCI_INPUT) continue;
-        void *to = g->inputs[n++];
-        if (to) TRY(gpu->backend->clear(gpu->state, to, loci_gpu_input_bytes(c, i), g->in.error));
-    }
+    TRY(loci_gpu_clear_inputs(g));
     if (!learns(g)) return LOCI_OK;
     TRY(gpu->backend->clear(gpu->state, g->at.apart + l->dq,
                             (size_t)(c->B * rows_there(g, true, p->dim).batch) * sizeof(float),

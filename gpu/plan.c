@@ -102,11 +102,12 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
     (void)f;
     CHECK(e, p && p->magic == PLAN_MAGIC, LOCI_BAD_ARG, "plan must be one of loci_plan_create()");
     CHECK(e, !is_linear(p) || (p->row_forms == 1 && p->score_dim == p->dim && !p->states),
-          LOCI_UNSUPPORTED, "%s does not run on a GPU in linear attention", p->enc[0].pe->name);
+          LOCI_UNSUPPORTED, "%s does not run on a GPU in linear attention",
+          p->enc[p->use[p->rotate].enc].pe->name);
     CHECK(e, !p->f64, LOCI_UNSUPPORTED, "dtype F64 does not run on a GPU; F32, BF16 and F16 do");
     if (p->stage == LOCI_EMBED) {
         const struct encoding_embed *embed = p->enc[0].pe->embed;
-        CHECK(e, embed->shape && embed->shape(&p->enc[0]).kind != EMBED_ON_CPU, LOCI_UNSUPPORTED,
+        CHECK(e, embed->shape, LOCI_UNSUPPORTED,
               "%s does not run on a GPU yet; docs/gpu.md lists the encodings that do",
               p->enc[0].pe->name);
         return LOCI_OK;

@@ -36,12 +36,6 @@ static struct side side_of(const struct gpu_call *g, loci_which which)
     s.dense = dense(s.heads, s.rows, s.dim);
     return s;
 }
-static loci_status upload_lists(const struct gpu_call *g)
-{
-    const struct loci_gpu *gpu = g->plan->gpu;
-    return gpu->backend->copy(gpu->state, g->at.lists, g->lists, g->list_bytes, TO_DEVICE,
-                              g->in.error);
-}
 static struct turned turned_of(struct side s)
 {
     return (struct turned){ .type = s.type,
@@ -88,7 +82,7 @@ static loci_status rotate_side(struct gpu_call *g, struct side s, loci_view x, l
     t.at = of_view(x);
     t.to = y.data;
     t.at_to = of_view(y);
-    TRY(upload_lists(g));
+    TRY(loci_gpu_upload_lists(g));
     if (g->params.rotation == TURN_MATRICES) { /* blocks read channels that others write */
         TRY(copy_rows(g, s, x, g->at.q));
         t.from = g->at.q;
@@ -120,20 +114,6 @@ static int32_t wanted_input(const struct gpu_call *g, struct side s)
     const int32_t n =
         g->call.plan->states ? loci_gpu_states(g->call.plan, s.query) : loci_gpu_places(g, s.query);
     return n >= 0 && g->inputs[n] ? n : -1;
-}
-/* Gradients of inputs begin at 0: one of the other side stays so. */
-static loci_status clear_inputs(const struct gpu_call *g)
-{
-    const struct loci_gpu *gpu = g->plan->gpu;
-    const struct tensors *t = &g->call.plan->tensors;
-    for (int i = 0, n = 0; i < t->n; i++) {
-        if (t->list[i].role != LOCI_INPUT) continue;
-        void *to = g->inputs[n++];
-        if (to)
-            TRY(gpu->backend->clear(gpu->state, to, loci_gpu_input_bytes(&g->call, i),
-                                    g->in.error));
-    }
-    return LOCI_OK;
 }
 /* States turn rows back and take their gradients at once. */
 static loci_status unturn_states(const struct gpu_call *g, struct side s, loci_view x, loci_view dx)
@@ -216,7 +196,7 @@ static loci_status rotate_back(struct gpu_call *g, struct side s, loci_view x, l
                learns = g->call.g.total[plan->rotate] != NULL,
                given = loci_gpu_places(g, s.query) >= 0, after = given || s.values,
                gradients = learns || wanted_input(g, s) >= 0;
-    TRY(upload_lists(g));
+    TRY(loci_gpu_upload_lists(g));
     TRY(copy_rows(g, s, dy, g->at.dq));
     if (plan->states) return unturn_states(g, s, x, dx);
     if (s.fades) TRY(fade(g, s, g->at.dq, g->at.dq, s.dense, GPU_F32));
@@ -262,7 +242,7 @@ loci_status loci_gpu_rotate_backward(const loci_gpu_plan *plan, const loci_gpu_t
     if (!plan || !call) return LOCI_BAD_ARG;
     loci_status status =
         loci_gpu_open_rotation(&g, plan, tables, work, call, which, &x, &dy, &dx, dtensors);
-    if (!status) status = clear_inputs(&g);
+    if (!status) status = loci_gpu_clear_inputs(&g);
     if (!status && g.lists) status = rotate_back(&g, side_of(&g, which), x, dy, dx);
     if (!status) loci_fold(&g.call, g.learned);
     loci_gpu_close_call(&g);

@@ -368,6 +368,7 @@ struct gpu_linear {
      * [B][kv heads][key_rows]. */
     int64_t q, q_turned, k, k_turned, v, z, g, dq, dk, df, dv;
     int64_t h, den; /* [B][H][q_len] */
+    int64_t spare;  /* rows of the longer side, for matrices, which do not rotate in place */
     /* S and z before tiles, then G and its z behind the tile before, [tiles][kv heads]
      * [sum_floats]; states of the call, of `state_floats` each. */
     int64_t sums, states;

@@ -315,7 +315,8 @@ DEV void row_frequencies(struct block b)
                   h / (b.p->heads / b.p->kv_heads), row0, rows,
                   (GLOBAL float *)b.at.parts + (int64_t)b.x * b.p->rotation_count);
 }
-/* One thread per number of a kv head: tiles of rows as they come, in each the heads of its group. */
+/* One thread per number of a kv head: tiles of rows as they come, in each the heads of the group.
+ */
 DEV void add_row_frequencies(struct block b)
 {
     const int tiles = (b.p->q_len + TILE_ROWS - 1) / TILE_ROWS,

@@ -229,6 +229,6 @@ enum { ITEM = 1024 }; /* rows: docs/bits.md */
  * one. */
 #define ROLL_CHUNKS(nk) (((nk) + CHUNK - 1) / CHUNK)
 #define ROLL_BLOCKS(nq, nk)                                                                        \
-    ((((nq) < ITEM ? (nq) : ITEM) + ((nk) < CHUNK ? (nk) : CHUNK) + 5 * KEYS - 1) / KEYS)
+    ((((nq) < ITEM ? (nq) : ITEM) + ((nk) < CHUNK ? (nk) : CHUNK) + 4 * KEYS - 1) / KEYS)
 
 #endif

@@ -21,7 +21,11 @@ DEV struct span span_of(struct block b, enum tiles_by by, int tile)
     while (high - low > 1) {
         const int middle = low + (high - low) / 2;
         const struct span s = span_at(b, middle);
-        if ((by == BY_TILE ? s.tile : by == BY_KTILE ? s.ktile : by == BY_ROLL ? s.roll : s.item) <= tile) low = middle;
+        const int first = by == BY_TILE  ? s.tile
+                        : by == BY_KTILE ? s.ktile
+                        : by == BY_ROLL  ? s.roll
+                                         : s.item;
+        if (first <= tile) low = middle;
         else high = middle;
     }
     return span_at(b, low);

@@ -90,7 +90,8 @@ LOCI_API loci_status loci_gpu_backward(const loci_gpu_plan *, const loci_gpu_tab
 /* ---- Rotate, embed --------------------------------------------------------------------------- */
 
 /* loci_rotate() and loci_embed() with their gradients.  Views and input tensors are memory of the
- * device, and so is `work`, of loci_gpu_workspace().  An embedding needs it, too. */
+ * device, and so is `work`, of loci_gpu_workspace().  An embedding needs it, too.  Gradients are
+ * where those of loci_gpu_backward() are. */
 LOCI_API loci_status loci_gpu_rotate(const loci_gpu_plan *, const loci_gpu_tables *, void *work,
                                      const loci_call *, loci_which, loci_view x, loci_view y);
 LOCI_API loci_status loci_gpu_rotate_backward(const loci_gpu_plan *, const loci_gpu_tables *,
@@ -99,10 +100,12 @@ LOCI_API loci_status loci_gpu_rotate_backward(const loci_gpu_plan *, const loci_
                                               void *const *dtensors);
 LOCI_API loci_status loci_gpu_embed(const loci_gpu_plan *, const loci_gpu_tables *, void *work,
                                     const loci_call *, loci_view x, loci_view y);
-/* dtensors is memory of the host, and the call waits. */
 LOCI_API loci_status loci_gpu_embed_backward(const loci_gpu_plan *, const loci_gpu_tables *,
                                              void *work, const loci_call *, loci_view dy,
                                              void *const *dtensors);
+
+/* ---- Linear attention ------------------------------------------------------------------------ */
+
 /* loci_linear_forward() and loci_linear_backward().  States are memory of the device with the bytes
  * that they have on the CPU, loci_linear_state() of them.  A call waits for the head of `before`,
  * which has the number of its keys. */

@@ -225,10 +225,10 @@ enum family {
 
 struct call;
 
-/* How a device computes rows of stage EMBED: from waves, position / divisor, bits of the
- * position or a table of vectors.  EMBED_ON_CPU: it does not. */
+/* How a device computes rows of stage EMBED: from waves, position / divisor, bits of the position
+ * or a table of vectors. */
 struct embed_shape {
-    enum { EMBED_ON_CPU, EMBED_WAVES, EMBED_POSITION, EMBED_BITS, EMBED_VECTORS } kind;
+    enum { EMBED_WAVES, EMBED_POSITION, EMBED_BITS, EMBED_VECTORS } kind;
     int waves;
     bool halves; /* all sines come first */
     double divisor;
@@ -241,7 +241,7 @@ struct encoding_embed {
     void (*row)(const struct config *, const void *table, bool f64, int64_t pos, int from, int n,
                 double *row);
     void (*row_bwd)(const struct config *, int64_t pos, const double *dy, double *const *dtensor);
-    struct embed_shape (*shape)(const struct config *); /* NULL: EMBED_ON_CPU */
+    struct embed_shape (*shape)(const struct config *); /* NULL: no device does */
 };
 /* What a cache stores for inputs by key: its size in bytes, and its update for entry b, starting at
  * key from[b]. */

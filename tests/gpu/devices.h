@@ -55,7 +55,7 @@ static inline void *copy_there(struct there *t, const void *from, size_t bytes)
 {
     loci_error e = { 0 };
     void *at = NULL;
-    if (t->blocks == MOST_BLOCKS || loci_gpu_alloc(t->gpu, bytes + 64, &at, &e)
+    if (t->blocks == MOST_BLOCKS || loci_gpu_alloc(t->gpu, bytes + !bytes, &at, &e)
         || (from && loci_gpu_copy(t->gpu, at, from, bytes, LOCI_GPU_UPLOAD, &e))) {
         CHECK_FAILED("memory of a device: %s", e.text);
         exit(1);

@@ -7,7 +7,8 @@
  * shape every tenth, and one gradient at a time every sixth.  $LOCI_DEVICES names other devices,
  * "cuda:0 host host:1", and tries all texts.  $LOCI_WALK takes the whole walk, not its small
  * problems alone; $LOCI_SHAPES=n only the first n shapes; $LOCI_PART=i/n every n-th problem, from
- * the i-th one on.  $LOCI_LEFT_OUT prints why problems do not run.  The argument, if there is one,
+ * the i-th one on.  $LOCI_LEFT_OUT prints why problems do not run; with
+ * $LOCI_GPU_SHARED=bytes they may want more shared memory.  The argument, if there is one,
  * is a text: only its problems are tried.  scripts/gpu runs all of it.
  */
 #define _XOPEN_SOURCE 600 /* putenv() */
@@ -38,6 +39,7 @@ static void leave_out(const char *name, const char *on, const char *why)
 {
     bool known = !on || strncmp(on, "host", 4) != 0;
     for (int i = 0; i < COUNT(refusals); i++) known |= strstr(why, refusals[i]) != NULL;
+    known |= getenv("LOCI_GPU_SHARED") && strstr(why, "bytes of shared memory") != NULL;
     left_out++;
     if (getenv("LOCI_LEFT_OUT")) printf("left out: %s: %s\n", name, why);
     if (!known) CHECK_FAILED("%s is refused: %s", name, why);

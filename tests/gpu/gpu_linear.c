@@ -66,6 +66,8 @@ static const struct problem problems[] = {
     { "liere:block=3,axes=1", 1, 2, 2, 24, 20, 150, 150, LOCI_F32, GRADIENTS },
     { "fope:train_length=40,learn=1", 1, 2, 2, 24, 20, 150, 150, LOCI_F32, GRADIENTS },
     { "angles:pairing=half", 1, 2, 2, 24, 20, 150, 150, LOCI_F32, GRADIENTS },
+    { "liere:block=3,axes=2", 1, 4, 2, 24, 20, 150, 90, LOCI_F32, GRADIENTS },
+    { "liere:block=4,axes=2", 2, 2, 1, 24, 20, 90, 150, LOCI_BF16, GRADIENTS | LEARNS },
     { "comrope:kind=ld,block=2,axes=1", 1, 2, 1, 24, 20, 150, 150, LOCI_F32, GRADIENTS | LEARNS },
     { "liere:block=3,axes=1", 1, 2, 1, 24, 20, 90, 70, LOCI_F32, GRADIENTS | LEARNS },
     { "angles:pairing=half", 2, 2, 1, 16, 16, 280, 280, LOCI_F32, GRADIENTS | SEGMENTS },

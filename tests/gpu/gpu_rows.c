@@ -24,7 +24,10 @@ enum {
     NO_DX = 16,      /* only gradients of tensors */
     HEADS_LAST = 32, /* rows of heads are apart: [B][L][H][D] */
     ATTENTION = 64,  /* the plan is one for attention */
-    BROKEN = 128     /* infinities and NaN among the rows */
+    BROKEN = 128,    /* infinities and NaN among the rows */
+    PACKED = 256,    /* sequences by their starts, from which positions count */
+    SEGMENTS = 512,  /* sequences by numbers, with padding */
+    LENS = 1024      /* fewer keys, and rows, in the second entry */
 };
 struct rotated {
     const char *text;
@@ -46,6 +49,14 @@ static const struct rotated rotations[] = {
     { "rope:pairing=half,positions=given", 2, 2, 32, 0, 70, 70, LOCI_F32, LOCI_KEY, NO_DX },
     { "rope:pairing=half,values=1,freq=given", 4, 2, 32, 48, 20, 70, LOCI_F32, LOCI_VALUE,
       ATTENTION },
+    { "rope:pairing=half,freq=given", 4, 2, 32, 0, 150, 70, LOCI_F32, LOCI_QUERY, PACKED },
+    { "xpos:scale_base=40", 4, 2, 32, 0, 70, 150, LOCI_BF16, LOCI_KEY, PACKED | ATTENTION },
+    { "fope:train_length=60,learn=1", 2, 2, 32, 0, 150, 150, LOCI_F32, LOCI_KEY, PACKED },
+    { "rope:pairing=half,freq=given", 2, 2, 32, 0, 90, 90, LOCI_F32, LOCI_QUERY, SEGMENTS },
+    { "angles:pairing=half", 2, 2, 32, 0, 90, 90, LOCI_F32, LOCI_KEY, SEGMENTS | PLACES },
+    { "comrope:axes=1", 4, 2, 32, 0, 90, 130, LOCI_F32, LOCI_KEY, LENS | ATTENTION },
+    { "rope:pairing=half", 4, 2, 64, 0, 0, 9, LOCI_F32, LOCI_QUERY, 0 },
+    { "tape", 2, 2, 32, 0, 70, 70, LOCI_F32, LOCI_QUERY, ATTENTION | NO_DX },
     { "mrope:sections=4/6/6,dim=32", 2, 1, 32, 0, 70, 20, LOCI_F32, LOCI_QUERY, COORDS },
     { "rope2d", 2, 2, 32, 0, 20, 70, LOCI_F32, LOCI_KEY, COORDS | ENTRIES },
     { "mixed", 4, 2, 32, 0, 70, 70, LOCI_F32, LOCI_QUERY, COORDS },
@@ -59,7 +70,7 @@ static const struct rotated rotations[] = {
     { "liere:block=4,axes=1", 4, 2, 32, 0, 70, 70, LOCI_F32, LOCI_KEY, 0 },
     { "liere:block=5,axes=2", 2, 2, 35, 0, 70, 30, LOCI_F32, LOCI_QUERY, COORDS | IN_PLACE },
     { "liere:block=5,axes=2", 2, 2, 35, 0, 30, 70, LOCI_BF16, LOCI_KEY, COORDS | ENTRIES },
-    { "fope:train_length=60", 2, 2, 32, 0, 70, 70, LOCI_F32, LOCI_QUERY, 0 },
+    { "fope:train_length=60,learn=1", 2, 2, 32, 0, 70, 70, LOCI_F32, LOCI_QUERY, 0 },
     { "fope:train_length=60", 4, 2, 32, 0, 20, 130, LOCI_F32, LOCI_KEY, IN_PLACE },
     { "angles:pairing=half", 2, 2, 32, 0, 70, 70, LOCI_F32, LOCI_QUERY, 0 },
     { "angles:pairing=interleaved", 4, 2, 32, 0, 20, 70, LOCI_BF16, LOCI_KEY, ATTENTION },
@@ -200,6 +211,15 @@ static void same_gradients(const char *name, struct open_there *t, const struct 
 
 enum { BATCH = 2 };
 
+/* A workspace that is large enough for the call without positions, and holds NaN. */
+static void *work_for(struct open_there *t, loci_call *c, int backward)
+{
+    loci_call fewer = *c;
+    fewer.q_pos = fewer.k_pos = NULL;
+    c->work_bytes = loci_gpu_workspace(t->plan, &fewer, backward);
+    void *ones = mem_alloc(&t->mem, c->work_bytes);
+    return copy_there(&t->t, ones, c->work_bytes);
+}
 static void rotate_there(const struct rotated *s, int device, const struct open *o,
                          const loci_call *call, const void *x, const void *dy, size_t in,
                          size_t out, loci_view like, const void *y, const void *dx)
@@ -223,8 +243,7 @@ static void rotate_there(const struct rotated *s, int device, const struct open 
                           .row = 2 * s->dim,
                           .head = s->k_len * 2 * s->dim,
                           .batch = s->kv_heads * s->k_len * 2 * s->dim };
-    c.work_bytes = loci_gpu_workspace(t.plan, &c, 0);
-    void *work = copy_there(&t.t, NULL, c.work_bytes);
+    void *work = work_for(&t, &c, 0);
     loci_status status = loci_gpu_rotate(t.plan, &t.tables, work, &c, s->which, from, to);
     if (!status)
         status = loci_gpu_copy(t.t.gpu, result, to.data, out * each, LOCI_GPU_DOWNLOAD, &e);
@@ -240,8 +259,7 @@ static void rotate_there(const struct rotated *s, int device, const struct open 
     d_to.data = s->with & NO_DX    ? NULL
               : s->with & IN_PLACE ? d_from.data
                                    : copy_there(&t.t, result, in * each);
-    c.work_bytes = loci_gpu_workspace(t.plan, &c, 1);
-    work = copy_there(&t.t, NULL, c.work_bytes);
+    work = work_for(&t, &c, 1);
     status = loci_gpu_rotate_backward(t.plan, &t.tables, work, &c, s->which, from, d_from, d_to,
                                       t.gradient);
     if (!status && d_to.data)
@@ -256,20 +274,23 @@ static void rotate_there(const struct rotated *s, int device, const struct open 
 static void check_rotation(const struct rotated *s, int those)
 {
     struct open o;
+    const int batch = s->with & PACKED ? 1 : BATCH;
     const bool query = s->which == LOCI_QUERY,
                polar = s->which == LOCI_CACHE && strncmp(s->text, "pope", 4) == 0;
     const loci_desc d = LOCI_DESC(.stage = s->with & ATTENTION ? LOCI_ATTENTION : LOCI_ROTATE,
                                   .encoding = s->text, .heads = s->heads, .kv_heads = s->kv_heads,
                                   .dim = s->dim, .value_dim = s->value_dim, .dtype = s->dtype);
-    if (!open_plan(&o, s->text, &d, BATCH, s->q_len, s->k_len)) return;
+    if (!open_plan(&o, s->text, &d, batch, s->q_len, s->k_len)) return;
     const int heads = query ? s->heads : s->kv_heads,
               width = s->which == LOCI_VALUE ? s->value_dim : s->dim;
     const ptrdiff_t rows = query ? s->q_len : s->k_len;
-    const size_t in = (size_t)(BATCH * heads * rows * width), out = polar ? 2 * in : in,
+    const size_t in = (size_t)(batch * heads * rows * width), out = polar ? 2 * in : in,
                  each = stored_size(s->dtype);
     const int axes = loci_axes(o.plan), entries = s->with & ENTRIES ? BATCH : 1;
     int64_t *q_pos = mem_alloc(&o.mem, sizeof(int64_t) * (size_t)(entries * s->q_len)),
             *k_pos = mem_alloc(&o.mem, sizeof(int64_t) * (size_t)(entries * s->k_len));
+    int64_t *q_seg = mem_alloc(&o.mem, sizeof(int64_t) * (size_t)s->q_len),
+            *k_seg = mem_alloc(&o.mem, sizeof(int64_t) * (size_t)s->k_len);
     double *q_coord = mem_alloc(&o.mem, sizeof(double) * (size_t)(entries * axes * s->q_len)),
            *k_coord = mem_alloc(&o.mem, sizeof(double) * (size_t)(entries * axes * s->k_len));
     for (ptrdiff_t i = 0; i < entries * s->q_len; i++) q_pos[i] = i * 7 % 31 - 5;
@@ -277,12 +298,27 @@ static void check_rotation(const struct rotated *s, int those)
     for (ptrdiff_t i = 0; i < entries * axes * s->q_len; i++) q_coord[i] = (double)(i * 7 % 13);
     for (ptrdiff_t i = 0; i < entries * axes * s->k_len; i++) k_coord[i] = (double)(i * 5 % 11) / 2;
     loci_call c =
-        LOCI_CALL(.batch = BATCH, .q_len = s->q_len, .k_len = s->k_len, .per_batch = entries > 1,
+        LOCI_CALL(.batch = batch, .q_len = s->q_len, .k_len = s->k_len, .per_batch = entries > 1,
                   .tensors = (const void *const *)o.data, .error = &o.e);
     if (s->with & PLACES) {
         c.q_pos = q_pos;
         c.k_pos = k_pos;
     }
+    int64_t starts[2][4] = { { 0, s->q_len / 3, s->q_len / 3, s->q_len },
+                             { 0, s->k_len / 5, s->k_len / 2, s->k_len } };
+    if (s->with & PACKED) {
+        c.q_starts = starts[0];
+        c.k_starts = starts[1];
+        c.sequences = 3;
+    }
+    if (s->with & SEGMENTS) {
+        for (ptrdiff_t i = 0; i < s->q_len; i++) q_seg[i] = i < 11 ? -1 : i / 30;
+        for (ptrdiff_t i = 0; i < s->k_len; i++) k_seg[i] = i < 11 ? -1 : i / 30;
+        c.q_seg = q_seg;
+        c.k_seg = k_seg;
+    }
+    const int64_t lens[BATCH] = { s->k_len, s->k_len / 2 };
+    if (s->with & LENS) c.k_lens = lens;
     if (s->with & COORDS) {
         c.q_coord = q_coord;
         c.k_coord = k_coord;
