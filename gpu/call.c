@@ -374,9 +374,8 @@ static void fill_spans(struct gpu_call *g, int rows)
         tile += (int32_t)tiles(q->nq, rows);
         item += (int32_t)tiles(q->nq, ROW_CHUNK);
         ktile += (int32_t)tiles(q->nk, KT);
-        if (q->run)
-            roll +=
-                (int32_t)(tiles(q->nq, ROW_CHUNK) * ROLL_CHUNKS(q->nk) * ROLL_BLOCKS(q->nq, q->nk));
+        if (q->run && rolls)
+            roll += tiles(q->nq, ROW_CHUNK) * ROLL_CHUNKS(q->nk) * ROLL_BLOCKS(q->nq, q->nk);
     }
     g->params.sequences = (int32_t)c->seqs.n;
     g->params.tiles = tile;

@@ -191,13 +191,13 @@ static size_t backward_bytes(const struct loci_plan *p, int roomy)
     if (p->weight >= 0) more += STICK_ROOM;
     for (int x = 0; x < p->uses; x++)
         if (p->use[x].term == TERM_scan) more += scan_room(TILE_ROWS);
-    return (size_t)(most(keys_room(p->score_dim, width, roomy).size,
-                         rows_room(p->score_dim, width, roomy).size)
-                    + more)
-         * sizeof(float);
+    const int keys = keys_room(p->score_dim, width, roomy).size,
+              rows = rows_room(p->score_dim, width, roomy).size,
+              inputs = inputs_room(p->score_dim, width, roomy).size;
+    return (size_t)(most(keys, most(rows, inputs)) + more) * sizeof(float);
 }
-/* May its tiles be loaded again and again?  Rows and keys must come from memory as they are, and
- * only once. */
+/* May it be tight?  Rows and keys must be read from memory as they are: no kernel may change them in
+ * shared memory, or read them in a second form. */
 static bool may_be_tight(const struct loci_plan *p)
 {
     bool may = p->row_forms == 1 && !p->states && p->moves < 0 && p->weight < 0 && p->mix < 0;

@@ -64,11 +64,12 @@ DEV void backward_inputs(struct block b)
     const struct rows_at k = view_rows(b.at.k, b.p->k, q.b, kvh, q.k0 + key0, K_TYPE, b.p->wide),
                          v = view_rows(b.at.v, b.p->v, q.b, kvh, q.k0 + key0, V_TYPE, b.p->wide);
     const int gates_apart = SCAN >= 0 && USE(most(SCAN, 0)).gates != GATES_OF_KEYS;
+    const int tight = at.k == at.v;
     SHARED float *part = b.room + at.part;
-    PHASE(tid)
+    PHASE_IF(tid, !tight)
         load_across(k, 0, keys, KEYS, DIM, 1.0f, tid, b.room + at.k);
         load_across(v, 0, keys, KEYS, VALUE_DIM, 1.0f, tid, b.room + at.v);
-    END
+    END_IF
     for (int item = last_item(b, &q); item >= first_item(b, &q); item--) {
         const int first_row = item * ITEM, end_row = least(q.nq, first_row + ITEM);
         PHASE(tid)
@@ -89,6 +90,7 @@ DEV void backward_inputs(struct block b)
                 rows_dout =
                     view_rows(b.at.dout, b.p->dout, q.b, h, q.q0 + row0, O_TYPE, b.p->wide);
             PHASE(tid)
+                if (tight) load_across(v, 0, keys, KEYS, VALUE_DIM, 1.0f, tid, b.room + at.v);
                 if (b.at.dout)
                     load_rows(rows_dout, 0, rows, TILE_ROWS, VALUE_DIM, WIDER(VALUE_DIM), tid,
                               b.room + at.dout);
@@ -107,6 +109,7 @@ DEV void backward_inputs(struct block b)
             END
             PHASE(tid) /* where dO was, if there is no room for both */
                 load_rows(rows_q, 0, rows, TILE_ROWS, DIM, WIDER(DIM), tid, b.room + at.q);
+                if (tight) load_across(k, 0, keys, KEYS, DIM, 1.0f, tid, b.room + at.k);
                 if (GATED)
                     load_across(staged_keys(b, &q, h), key0, keys, KEYS, DIM, 1.0f, tid,
                                 b.room + at.k);

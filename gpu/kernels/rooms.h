@@ -139,8 +139,9 @@ DEV struct inputs_room inputs_room(int dim, int value_dim, int roomy)
     const int q = TILE_ROWS * WIDER(dim), dout = TILE_ROWS * WIDER(value_dim),
               both = both_fit(roomy & ROOMY_BACKWARD, dim, value_dim, 128);
     r.k = 0;
-    r.v = r.k + FOURS(dim) * KEYS;
-    r.q = r.v + FOURS(value_dim) * KEYS;
+    r.v = roomy & TIGHT_BACKWARD ? r.k : r.k + FOURS(dim) * KEYS;
+    r.q = (roomy & TIGHT_BACKWARD ? r.k + FOURS(most(dim, value_dim)) * KEYS
+                                  : r.v + FOURS(value_dim) * KEYS);
     r.dout = both ? r.q + q : r.q;
     r.g = both ? r.dout + dout : r.q + most(q, dout);
     r.lse = r.g + TILE_ROWS * KEYS;

@@ -59,7 +59,7 @@ def forward(p: Problem, state: Any, back: bool) -> tuple[Any, Any]:
     before = _before(p, state)
     size = _c.lib.linear_state(plan._handle, s.batch) if back or state is not None else 0
     after = aligned(size) if back else None
-    if (p.device is not None or p.kind.away) and not p.form.empty:
+    if (p.device is not None or p.kind.away) and (back or not p.form.empty):
         o = _gpu.linear_forward(p, before, None if after is None else after.ctypes.data, size)
         return o, None if after is None else State(after.tobytes(), s.batch, _made_for(p))
     o = p.kind.empty(p.form.shapes["o"], p.q)

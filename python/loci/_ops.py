@@ -263,7 +263,7 @@ def attention(q: Any, k: Any, v: Any, encoding: str, given: Any, arguments: Any,
 # ---- Linear attention ----------------------------------------------------------------------------
 
 
-@torch.library.custom_op("loci::linear_attention", mutates_args=())
+@torch.library.custom_op("loci::linear_attention", mutates_args=(), **_TAGS)
 def linear_op(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -283,7 +283,7 @@ def _(q: Any, k: Any, v: Any, tensors: Any, masks: Any, key: str, max_len: Any) 
     return q.new_empty(_shapes(q, k, v, key, True)[0])
 
 
-@torch.library.custom_op("loci::linear_attention_backward", mutates_args=())
+@torch.library.custom_op("loci::linear_attention_backward", mutates_args=(), **_TAGS)
 def linear_backward_op(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -369,7 +369,7 @@ def _back_rows(
     return [g for g in (dx,) if g is not None] + back
 
 
-@torch.library.custom_op("loci::rotate", mutates_args=())
+@torch.library.custom_op("loci::rotate", mutates_args=(), **_TAGS)
 def rotate_op(
     x: torch.Tensor, tensors: list[torch.Tensor], masks: list[torch.Tensor], key: str, max_len: int | None
 ) -> torch.Tensor:
@@ -378,7 +378,7 @@ def rotate_op(
     return y
 
 
-@torch.library.custom_op("loci::rotate_backward", mutates_args=())
+@torch.library.custom_op("loci::rotate_backward", mutates_args=(), **_TAGS)
 def rotate_backward_op(
     x: torch.Tensor,
     dy: torch.Tensor,
@@ -391,7 +391,7 @@ def rotate_backward_op(
     return _back_rows(x, dy, tensors, masks, key, needs, max_len, True)
 
 
-@torch.library.custom_op("loci::embed", mutates_args=())
+@torch.library.custom_op("loci::embed", mutates_args=(), **_TAGS)
 def embed_op(
     x: torch.Tensor, tensors: list[torch.Tensor], masks: list[torch.Tensor], key: str, max_len: int | None
 ) -> torch.Tensor:
@@ -400,7 +400,7 @@ def embed_op(
     return y
 
 
-@torch.library.custom_op("loci::embed_backward", mutates_args=())
+@torch.library.custom_op("loci::embed_backward", mutates_args=(), **_TAGS)
 def embed_backward_op(
     x: torch.Tensor,
     dy: torch.Tensor,

@@ -229,6 +229,8 @@ class Numpy(unittest.TestCase):
                     part, held = loci.linear_attention(*cut, text, pos=pos, state=held, return_state=True, device=where)
                     parts.append(part)
                 self.same(want, np.concatenate(parts, 2))
+                _, held = loci.linear_attention(q[:, :, :0], k, v, text, return_state=True, device=device)
+                self.same(state._memory, held._memory)
                 self.assertEqual(
                     loci.linear_attention(q[:, :, :0], k[:, :, :0], v[:, :, :0], text, device=device).shape,
                     (2, 4, 0, 32),

@@ -7,8 +7,7 @@
  * shape every tenth, and one gradient at a time every sixth.  $LOCI_DEVICES names other devices,
  * "cuda:0 host host:1", and tries all texts.  $LOCI_WALK takes the whole walk, not its small
  * problems alone; $LOCI_SHAPES=n only the first n shapes; $LOCI_PART=i/n every n-th problem, from
- * the i-th one on.  $LOCI_LEFT_OUT prints why problems do not run; with
- * $LOCI_GPU_SHARED=bytes they may want more shared memory.  The argument, if there is one,
+ * the i-th one on.  $LOCI_LEFT_OUT prints why problems do not run.  The argument, if there is one,
  * is a text: only its problems are tried.  scripts/gpu runs all of it.
  */
 #define _XOPEN_SOURCE 600 /* putenv() */
@@ -34,12 +33,23 @@ static const char *const refusals[] = {
     "must be at most 256 on a GPU",
     "segments are ranges of keys",
 };
+/* With $LOCI_GPU_SHARED=bytes: heads up to this width must run, but for these. */
+static bool wants_shared(const char *name, const char *why)
+{
+    static const char *const large[] = { "sba",  "cope", "cape",   "wall",       "path",
+                                         "tape", "xpos", "rerope", "selfextend", "dca" };
+    const char *given = getenv("LOCI_GPU_SHARED"), *dim = strstr(why, "but dim ");
+    const long bytes = given ? strtol(given, NULL, 10) : 0;
+    const int widest = bytes >= 86016 ? 128 : bytes >= 53248 ? 64 : 16;
+    bool may = dim && strtol(dim + 8, NULL, 10) > widest;
+    for (int i = 0; i < COUNT(large); i++) may |= strstr(name, large[i]) != NULL;
+    return given && dim && may;
+}
 /* on: the device; NULL: a problem of the walk, which may be refused for more. */
 static void leave_out(const char *name, const char *on, const char *why)
 {
-    bool known = !on || strncmp(on, "host", 4) != 0;
+    bool known = !on || strncmp(on, "host", 4) != 0 || wants_shared(name, why);
     for (int i = 0; i < COUNT(refusals); i++) known |= strstr(why, refusals[i]) != NULL;
-    known |= getenv("LOCI_GPU_SHARED") && strstr(why, "bytes of shared memory") != NULL;
     left_out++;
     if (getenv("LOCI_LEFT_OUT")) printf("left out: %s: %s\n", name, why);
     if (!known) CHECK_FAILED("%s is refused: %s", name, why);
