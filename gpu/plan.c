@@ -196,8 +196,8 @@ static size_t backward_bytes(const struct loci_plan *p, int roomy)
               inputs = inputs_room(p->score_dim, width, roomy).size;
     return (size_t)(most(keys, most(rows, inputs)) + more) * sizeof(float);
 }
-/* May it be tight?  Rows and keys must be read from memory as they are: no kernel may change them in
- * shared memory, or read them in a second form. */
+/* May it be tight?  Rows and keys must be read from memory as they are: no kernel may change them
+ * in shared memory, or read them in a second form. */
 static bool may_be_tight(const struct loci_plan *p)
 {
     bool may = p->row_forms == 1 && !p->states && p->moves < 0 && p->weight < 0 && p->mix < 0;
