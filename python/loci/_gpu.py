@@ -334,12 +334,13 @@ def linear_forward(p: Problem, before: int | None, after: int | None, size: int)
     there = _there(p)
     o = p.kind.empty(p.form.shapes["o"], p.q)
     call = _call(p, there, o, True)
-    states = [None if at is None else there.room(size) for at in (before, after)]
+    first = 0 if before is None else there.room(size)
+    last = 0 if after is None else there.room(size)
     if before is not None:
-        there.device.copy(states[0], before, size, _c.UPLOAD)
-    _run(p, there, "gpu_linear_forward", call, *states)
+        there.device.copy(first, before, size, _c.UPLOAD)
+    _run(p, there, "gpu_linear_forward", call, first or None, last or None)
     if after is not None:
-        there.device.copy(after, states[1], size, _c.DOWNLOAD)
+        there.device.copy(after, last, size, _c.DOWNLOAD)
     return o
 
 

@@ -139,7 +139,8 @@ class Opened:
         there = _gpu.Direct(kind, kind.current()) if kind.away else _gpu.Staged(kind, self.device)
 
         def view(x: Any, written: bool = False) -> _c.View:
-            return there.write(x, self.shape.layout) if written else there.read(x, self.shape.layout)
+            made: _c.View = (there.write if written else there.read)(x, self.shape.layout)
+            return made
 
         roles = [t.role for t in plan.tensors]
         pointers = arrays.for_prepare(kind, tensors, roles)
