@@ -321,7 +321,7 @@ def everything(page):
 
 
 def main():
-    with tempfile.TemporaryDirectory() as profile, browser.start(profile) as page:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, browser.start(profile) as page:
         page.size(1280)
         page.open(f"file://{PAGE}")
         page.wait(f"{element('panel')}?.dataset.link")

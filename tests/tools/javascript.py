@@ -34,7 +34,7 @@ def main():
     )
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=FOLDER))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    with tempfile.TemporaryDirectory() as profile, browser.start(profile) as page:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, browser.start(profile) as page:
         page.open(f"http://127.0.0.1:{server.server_port}/index.html")
         came = page.wait("globalThis.said !== undefined")
         said = page.value("globalThis.said") if came else "nothing"
