@@ -29,6 +29,17 @@
 #include "layout/stick.h"
 #include "kernels/rooms.h"
 
+/* given: bytes of `work` that the caller knows of; 0: none. */
+loci_status loci_gpu_check_work(const void *work, size_t given, size_t needed, loci_error *e)
+{
+    CHECK(e, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG,
+          "work must not be NULL and must be aligned to 64 bytes");
+    CHECK(e, !given || given >= needed, LOCI_BAD_ARG,
+          "work has %zu bytes, but this call needs %zu; loci_gpu_workspace() returns the size",
+          given, needed);
+    return LOCI_OK;
+}
+
 /* ---- Memory of the host ---------------------------------------------------------------------- */
 
 /* In place of loci_lay_out(): sequences and positions, what encodings compute of them, and in a
@@ -1564,11 +1575,7 @@ loci_status loci_gpu_open_rotation(struct gpu_call *g, const loci_gpu_plan *plan
         loci_begin_encoding(&g->call, p->use[p->rotate].enc);
     list_rotation(g);
     const size_t needed = lay_out_rotation(g, work);
-    CHECK(e, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG,
-          "work must not be NULL and must be aligned to 64 bytes");
-    CHECK(e, !work_bytes || work_bytes >= needed, LOCI_BAD_ARG,
-          "work has %zu bytes, but this call needs %zu; loci_gpu_workspace() returns the size",
-          work_bytes, needed);
+    TRY(loci_gpu_check_work(work, work_bytes, needed, e));
     const bool query = which == LOCI_QUERY;
     const struct call *c = &g->call;
     const ptrdiff_t rows = query ? c->Lq : c->Lk;
@@ -1681,11 +1688,7 @@ loci_status loci_gpu_open_linear(struct gpu_call *g, const loci_gpu_plan *plan,
     g->list_bytes = lay_out_lists(g);
     const int parts = grad ? list_parts(g) : 0;
     const size_t bytes = lay_out_device(g, work, parts);
-    CHECK(e, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG,
-          "work must not be NULL and must be aligned to 64 bytes");
-    CHECK(e, !work_bytes || work_bytes >= bytes, LOCI_BAD_ARG,
-          "work has %zu bytes, but this call needs %zu; loci_gpu_workspace() returns the size",
-          work_bytes, bytes);
+    TRY(loci_gpu_check_work(work, work_bytes, bytes, e));
     for (int x = 0; x < p->uses; x++)
         if (g->call.g.total[x] || g->row_sums) g->params.parts = parts;
     g->lists = calloc(1, g->list_bytes);
@@ -1726,11 +1729,7 @@ static loci_status list_update(struct gpu_call *g, const loci_gpu_tables *tables
     g->call.v = g->update.v;
     list_rotation(g);
     const size_t needed = lay_out_update(g, work);
-    CHECK(e, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG,
-          "work must not be NULL and must be aligned to 64 bytes");
-    CHECK(e, !g->given.work_bytes || g->given.work_bytes >= needed, LOCI_BAD_ARG,
-          "work has %zu bytes, but this call needs %zu; loci_gpu_workspace() returns the size",
-          g->given.work_bytes, needed);
+    TRY(loci_gpu_check_work(work, g->given.work_bytes, needed, e));
     g->lists = calloc(1, g->list_bytes);
     CHECK(e, g->lists, LOCI_NO_MEMORY, "no memory for the lists of a call");
     if (g->params.rotation == TURN_MATRICES && g->rotated) fill_matrices(g);

@@ -166,6 +166,8 @@ loci_status loci_gpu_open_linear(struct gpu_call *, const loci_gpu_plan *, const
                                  void *work, const loci_call *, const loci_grad *,
                                  const struct linear_states *);
 void loci_gpu_close_call(struct gpu_call *);
+/* Is a workspace aligned, and large enough? */
+loci_status loci_gpu_check_work(const void *work, size_t given, size_t needed, loci_error *);
 /* The same for an append.  Without keys it has no lists. */
 loci_status loci_gpu_open_append(struct gpu_call *, const loci_gpu_plan *, const loci_gpu_tables *,
                                  void *work, loci_cache *, const loci_call *);

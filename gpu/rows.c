@@ -341,11 +341,7 @@ static loci_status open_embed(struct embed_call *e, const loci_gpu_plan *plan,
     const struct loci_gpu *gpu = plan->gpu;
     const struct embed_shape shape = p->enc[0].pe->embed->shape(&p->enc[0]);
     const size_t bytes = lay_out_embed(p, c, backward, work, e);
-    CHECK(c->error, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG,
-          "work must not be NULL and must be aligned to 64 bytes");
-    CHECK(c->error, !c->work_bytes || c->work_bytes >= bytes, LOCI_BAD_ARG,
-          "work has %zu bytes, but this call needs %zu; loci_gpu_workspace() returns the size",
-          c->work_bytes, bytes);
+    TRY(loci_gpu_check_work(work, c->work_bytes, bytes, c->error));
     if (!backward)
         e->to.table = (const char *)loci_table_of(tables->host, p, 0) - (const char *)tables->host;
     e->to.kind = shape.kind == EMBED_WAVES    ? EMBED_OF_WAVES

@@ -36,8 +36,8 @@ static const char *const refusals[] = {
 /* With $LOCI_GPU_SHARED=bytes: heads up to this width must run, but for these. */
 static bool wants_shared(const char *name, const char *why)
 {
-    static const char *const large[] = { "sba",  "cope", "cape",   "wall",       "path",
-                                         "tape", "xpos", "rerope", "selfextend", "dca" };
+    static const char *const large[] = { "sba",  "cope",   "cape",       "wall", "path", "tape",
+                                         "xpos", "rerope", "selfextend", "dca",  "pope" };
     const char *given = getenv("LOCI_GPU_SHARED"), *dim = strstr(why, "but dim ");
     const long bytes = given ? strtol(given, NULL, 10) : 0;
     const int widest = bytes >= 86016 ? 128 : bytes >= 53248 ? 64 : 16;
