@@ -34,9 +34,13 @@ for option in '--engine reference' --fast '--isa scalar'; do
 done
 
 # ---- check
-same='^[0-9]+ numbers of o, lse, dq, dk, dv and what is learned are those of the CPU, in [0-9]+ problems$'
+same='^[0-9]+ numbers of outputs and gradients are those of the CPU, in [0-9]+ problems$'
 check "check" says "$same" check --device host
 check "says what was compared" grep -Eq '^t5, 300 x 300, width 64/64, f32: [0-9]+ numbers$' "$work/out"
+for problem in 'xpos, rotated keys, 130, width 48' 'learned, embedding, 100, width 128' \
+    'nope, linear attention, 200 x 200, width 32/32' 'path, 100 x 100, width 32/32'; do
+    check "with $problem" grep -Eq "^$problem, f32: [0-9]+ numbers$" "$work/out"
+done
 check "fits into 100 columns" test -z "$(grep -E '.{101}' "$work/out")"
 check "check --json" says '^\{"device":"host:2",.*"same":true,"numbers":[1-9][0-9]+,"differ":0,"problems":[1-9][0-9]*,"wrong":0,"left_out":0\}$' check --device host:2 --json
 check "no file" refused 'check: --device needs no file' check file --device host

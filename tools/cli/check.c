@@ -399,9 +399,9 @@ const struct command cmd_check = {
         "    count as a mistake; --tol accepts them.  The exit code is 1 if the numbers follow\n"
         "    no rule, a mistake, or another rule than the given encoding.\n"
         "\n"
-        "    With --device there is no file.  Small problems run on a device and on the CPU,\n"
-        "    forward and backward, and the numbers must have the same bits: o, lse, dq, dk, dv\n"
-        "    and the gradients of what is learned.  The exit code is 1 if one differs.\n",
+        "    With --device there is no file.  Small problems of attention, rotations, embeddings\n"
+        "    and linear attention run on a device and on the CPU, forward and backward.  Outputs\n"
+        "    and gradients must have the same bits.  The exit code is 1 if a number differs.\n",
     .examples = "    loci check dump.safetensors --before q --after q_rot "
                 "-e rope:pairing=half,base=500000\n"
                 "    loci check dump.safetensors config.json --cos cos_cached --sin sin_cached\n"

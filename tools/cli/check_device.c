@@ -8,8 +8,8 @@
 #include "cli/device.h"
 #include "cli/json.h"
 
-/* What a call has besides q, k and v. */
-enum { PLAIN, LENGTHS, MASK, BROKEN };
+/* What a call has besides q, k and v; KEYS: the rows that a rotation rotates. */
+enum { PLAIN, LENGTHS, MASK, BROKEN, KEYS };
 static const struct trial {
     const char *encoding;
     int batch, heads, kv_heads, dim, value_dim;
@@ -18,29 +18,52 @@ static const struct trial {
     int64_t left; /* of the window; 0: open */
     loci_dtype dtype;
     int extra;
+    loci_stage stage;
 } trials[] = {
-    { "nope", 1, 2, 1, 64, 64, 300, 300, false, 0, LOCI_F32, PLAIN },
-    { "nope", 1, 1, 1, 128, 128, 130, 200, false, 0, LOCI_F32, PLAIN },
-    { "nope", 2, 4, 2, 32, 48, 65, 129, true, 0, LOCI_F32, PLAIN },
-    { "nope", 1, 2, 2, 80, 20, 70, 4200, false, 0, LOCI_F32, PLAIN },
-    { "nope", 1, 1, 1, 256, 192, 64, 128, false, 0, LOCI_F32, PLAIN },
-    { "nope", 1, 2, 1, 16, 16, 1100, 1100, false, 100, LOCI_F32, PLAIN },
-    { "nope", 1, 2, 1, 64, 64, 100, 130, true, 0, LOCI_F32, MASK },
-    { "nope", 3, 2, 1, 24, 24, 100, 150, false, 0, LOCI_F32, LENGTHS },
-    { "nope", 1, 2, 1, 32, 32, 200, 200, false, 0, LOCI_F32, BROKEN },
-    { "nope", 1, 2, 1, 64, 64, 150, 150, false, 0, LOCI_BF16, PLAIN },
-    { "nope", 1, 2, 1, 64, 32, 70, 150, false, 0, LOCI_F16, PLAIN },
-    { "alibi", 1, 2, 1, 64, 64, 300, 300, false, 0, LOCI_F32, PLAIN },
-    { "alibi", 2, 2, 1, 64, 64, 1, 200, false, 0, LOCI_F32, LENGTHS },
-    { "t5", 1, 2, 1, 64, 64, 300, 300, false, 0, LOCI_F32, PLAIN },
-    { "t5:bidirectional=1", 1, 2, 2, 80, 20, 70, 4200, true, 0, LOCI_F32, PLAIN },
-    { "rope:pairing=half", 1, 2, 1, 64, 64, 300, 300, false, 0, LOCI_F32, PLAIN },
-    { "rope:pairing=half", 1, 2, 1, 64, 64, 150, 150, false, 0, LOCI_BF16, PLAIN },
+    { "nope", 1, 2, 1, 64, 64, 300, 300, false, 0, LOCI_F32, PLAIN, LOCI_ATTENTION },
+    { "nope", 1, 1, 1, 128, 128, 130, 200, false, 0, LOCI_F32, PLAIN, LOCI_ATTENTION },
+    { "nope", 2, 4, 2, 32, 48, 65, 129, true, 0, LOCI_F32, PLAIN, LOCI_ATTENTION },
+    { "nope", 1, 2, 2, 80, 20, 70, 4200, false, 0, LOCI_F32, PLAIN, LOCI_ATTENTION },
+    { "nope", 1, 1, 1, 256, 192, 64, 128, false, 0, LOCI_F32, PLAIN, LOCI_ATTENTION },
+    { "nope", 1, 2, 1, 16, 16, 1100, 1100, false, 100, LOCI_F32, PLAIN, LOCI_ATTENTION },
+    { "nope", 1, 2, 1, 64, 64, 100, 130, true, 0, LOCI_F32, MASK, LOCI_ATTENTION },
+    { "nope", 3, 2, 1, 24, 24, 100, 150, false, 0, LOCI_F32, LENGTHS, LOCI_ATTENTION },
+    { "nope", 1, 2, 1, 32, 32, 200, 200, false, 0, LOCI_F32, BROKEN, LOCI_ATTENTION },
+    { "nope", 1, 2, 1, 64, 64, 150, 150, false, 0, LOCI_BF16, PLAIN, LOCI_ATTENTION },
+    { "nope", 1, 2, 1, 64, 32, 70, 150, false, 0, LOCI_F16, PLAIN, LOCI_ATTENTION },
+    { "alibi", 1, 2, 1, 64, 64, 300, 300, false, 0, LOCI_F32, PLAIN, LOCI_ATTENTION },
+    { "alibi", 2, 2, 1, 64, 64, 1, 200, false, 0, LOCI_F32, LENGTHS, LOCI_ATTENTION },
+    { "t5", 1, 2, 1, 64, 64, 300, 300, false, 0, LOCI_F32, PLAIN, LOCI_ATTENTION },
+    { "t5:bidirectional=1", 1, 2, 2, 80, 20, 70, 4200, true, 0, LOCI_F32, PLAIN, LOCI_ATTENTION },
+    { "rope:pairing=half", 1, 2, 1, 64, 64, 300, 300, false, 0, LOCI_F32, PLAIN, LOCI_ATTENTION },
+    { "rope:pairing=half", 1, 2, 1, 64, 64, 150, 150, false, 0, LOCI_BF16, PLAIN, LOCI_ATTENTION },
     { "rope:pairing=interleaved,scaling=linear,factor=4+t5", 1, 1, 1, 128, 128, 130, 200, false, 0,
-      LOCI_F32, PLAIN },
-    { "kerple+sink", 1, 2, 1, 64, 64, 130, 200, false, 0, LOCI_F32, PLAIN },
-    { "kerple:weight=1+softcap:cap=3", 2, 4, 2, 32, 48, 65, 129, false, 0, LOCI_F32, PLAIN },
-    { "logn:length=20+clip:max=9", 1, 2, 1, 64, 64, 130, 200, false, 0, LOCI_F32, PLAIN },
+      LOCI_F32, PLAIN, LOCI_ATTENTION },
+    { "kerple+sink", 1, 2, 1, 64, 64, 130, 200, false, 0, LOCI_F32, PLAIN, LOCI_ATTENTION },
+    { "kerple:weight=1+softcap:cap=3", 2, 4, 2, 32, 48, 65, 129, false, 0, LOCI_F32, PLAIN,
+      LOCI_ATTENTION },
+    { "logn:length=20+clip:max=9", 1, 2, 1, 64, 64, 130, 200, false, 0, LOCI_F32, PLAIN,
+      LOCI_ATTENTION },
+    { "rope:pairing=half", 2, 4, 2, 64, 64, 70, 130, false, 0, LOCI_F32, PLAIN, LOCI_ROTATE },
+    { "rope:pairing=half", 2, 4, 2, 64, 64, 70, 130, false, 0, LOCI_BF16, KEYS, LOCI_ROTATE },
+    { "xpos", 1, 2, 2, 48, 48, 70, 130, false, 0, LOCI_F32, KEYS, LOCI_ROTATE },
+    { "liere:block=8", 1, 2, 2, 32, 32, 70, 70, false, 0, LOCI_F32, PLAIN, LOCI_ROTATE },
+    { "sinusoidal", 2, 4, 4, 32, 32, 100, 100, false, 0, LOCI_F32, PLAIN, LOCI_EMBED },
+    { "learned", 2, 4, 4, 32, 32, 100, 100, false, 0, LOCI_F32, PLAIN, LOCI_EMBED },
+    { "nope", 1, 2, 2, 32, 32, 200, 200, false, 0, LOCI_F32, PLAIN, LOCI_LINEAR_ATTENTION },
+    { "rope:pairing=half", 2, 4, 2, 32, 32, 90, 90, false, 0, LOCI_F32, PLAIN,
+      LOCI_LINEAR_ATTENTION },
+    { "fire", 1, 2, 2, 32, 32, 100, 100, false, 0, LOCI_F32, PLAIN, LOCI_ATTENTION },
+    { "shaw", 1, 2, 2, 32, 32, 100, 100, false, 0, LOCI_F32, PLAIN, LOCI_ATTENTION },
+    { "xl", 1, 2, 2, 32, 32, 100, 100, false, 0, LOCI_F32, PLAIN, LOCI_ATTENTION },
+    { "deberta", 1, 2, 2, 32, 32, 100, 100, false, 0, LOCI_F32, PLAIN, LOCI_ATTENTION },
+    { "cape", 1, 2, 2, 32, 32, 100, 100, false, 0, LOCI_F32, PLAIN, LOCI_ATTENTION },
+    { "fox", 1, 2, 2, 32, 32, 100, 100, false, 0, LOCI_F32, PLAIN, LOCI_ATTENTION },
+    { "cope", 1, 2, 2, 32, 32, 100, 100, false, 0, LOCI_F32, PLAIN, LOCI_ATTENTION },
+    { "sba", 1, 2, 2, 32, 32, 100, 100, false, 0, LOCI_F32, PLAIN, LOCI_ATTENTION },
+    { "wall", 1, 2, 2, 32, 32, 100, 100, false, 0, LOCI_F32, PLAIN, LOCI_ATTENTION },
+    { "path", 1, 2, 2, 32, 32, 100, 100, false, 0, LOCI_F32, PLAIN, LOCI_ATTENTION },
+    { "tape", 1, 2, 2, 32, 32, 100, 100, false, 0, LOCI_F32, PLAIN, LOCI_ATTENTION },
 };
 
 struct tally {
@@ -79,27 +102,55 @@ static void break_numbers(struct task *t)
     ((float *)t->call.v.data)[(t->k_len - 20) * width + 3] = NAN;
     ((float *)t->call.q.data)[(t->q_len - 1) * width + 1] = NAN;
 }
-static bool open_trial(struct tally *y, const struct trial *r)
+/* The gradient of lse, or of what sticks leave. */
+static void add_row_gradient(struct task *t)
 {
-    static const char *const extras[] = { "", ", lengths", ", a mask", ", NaN and infinities" };
-    struct task *t = &y->task;
-    const loci_desc d = LOCI_DESC(.encoding = r->encoding, .heads = r->heads,
-                                  .kv_heads = r->kv_heads, .dim = r->dim, .value_dim = r->value_dim,
-                                  .full = r->full, .window_left = r->left, .dtype = r->dtype);
-    snprintf(y->about, sizeof y->about, "%s, %td x %td, width %d/%d, %s%s%s%s", r->encoding,
-             r->q_len, r->k_len, r->dim, r->value_dim,
+    const ptrdiff_t rows = t->batch * t->desc.heads * t->q_len;
+    float *given = task_alloc(t, (size_t)rows, sizeof *given);
+    fill_normal(given, LOCI_F32, rows, 3, 1);
+    if (t->call.lse) t->grad.dlse = given;
+    if (t->call.rem) t->grad.drem = given;
+}
+static loci_desc desc_of(const struct trial *r)
+{
+    const loci_desc d =
+        LOCI_DESC(.encoding = r->encoding, .stage = r->stage, .heads = r->heads,
+                  .kv_heads = r->kv_heads, .dim = r->dim, .value_dim = r->value_dim,
+                  .full = r->full, .window_left = r->left, .dtype = r->dtype, .max_len = r->k_len);
+    return r->stage == LOCI_EMBED ? task_embedding(&d, r->encoding) : d;
+}
+/* Such as "t5, 300 x 300, width 64/64, f32" or "xpos, rotated keys, 130, width 48, f32". */
+static void describe(struct tally *y, const struct trial *r)
+{
+    static const char *const extras[] = { "", ", lengths", ", a mask", ", NaN and infinities", "" };
+    char form[64];
+    if (r->stage == LOCI_EMBED)
+        snprintf(form, sizeof form, "embedding, %td, width %d", r->q_len, r->heads * r->dim);
+    else if (r->stage == LOCI_ROTATE)
+        snprintf(form, sizeof form, "rotated %s, %td, width %d",
+                 r->extra == KEYS ? "keys" : "queries", r->extra == KEYS ? r->k_len : r->q_len,
+                 r->dim);
+    else
+        snprintf(form, sizeof form, "%s%td x %td, width %d/%d",
+                 r->stage == LOCI_LINEAR_ATTENTION ? "linear attention, " : "", r->q_len, r->k_len,
+                 r->dim, r->value_dim);
+    snprintf(y->about, sizeof y->about, "%s, %s, %s%s%s%s", r->encoding, form,
              r->dtype == LOCI_BF16  ? "bf16"
              : r->dtype == LOCI_F16 ? "f16"
                                     : "f32",
              r->full ? ", full" : "", r->left ? ", a window" : "", extras[r->extra]);
+}
+static bool open_trial(struct tally *y, const struct trial *r)
+{
+    struct task *t = &y->task;
+    const loci_desc d = desc_of(r);
+    describe(y, r);
     if (!task_open(t, &d, r->batch, r->q_len, r->k_len, r->encoding)) return false;
+    t->which = r->extra == KEYS ? LOCI_KEY : LOCI_QUERY;
     task_random_tensors(t, 1);
     task_random_inputs(t, 2);
     task_gradients(t);
-    const ptrdiff_t rows = r->batch * r->heads * r->q_len;
-    float *dlse = task_alloc(t, (size_t)rows, sizeof *dlse);
-    fill_normal(dlse, LOCI_F32, rows, 3, 1);
-    t->grad.dlse = dlse;
+    if (r->stage == LOCI_ATTENTION) add_row_gradient(t);
     if (r->extra == LENGTHS) add_lengths(t);
     if (r->extra == MASK) add_mask(t);
     if (r->extra == BROKEN) break_numbers(t);
@@ -210,7 +261,7 @@ static void print_json(const struct tally *y, const loci_gpu_info *info)
 }
 static void print_text(const struct tally *y)
 {
-    static const char what[] = "numbers of o, lse, dq, dk, dv and what is learned";
+    static const char what[] = "numbers of outputs and gradients";
     if (!y->differ)
         printf("%lld %s are those of the CPU, in %d problems", y->compared, what, y->ran);
     else

@@ -213,8 +213,10 @@ void task_random_inputs(struct task *t, uint64_t seed)
     int kv_heads = d->kv_heads ? d->kv_heads : d->heads;
     ptrdiff_t rows = t->batch * t->q_len, keys = t->batch * t->k_len;
     ptrdiff_t value_dim = d->value_dim ? d->value_dim : d->dim;
-    if (d->stage != LOCI_ATTENTION) {
-        ptrdiff_t n = rows * (d->stage == LOCI_EMBED ? d->model_dim : d->heads * d->dim);
+    if (d->stage == LOCI_ROTATE || d->stage == LOCI_EMBED) {
+        ptrdiff_t n = d->stage == LOCI_EMBED ? rows * d->model_dim
+                    : t->which == LOCI_QUERY ? rows * d->heads * d->dim
+                                             : keys * kv_heads * d->dim;
         t->x = random_view(t, n, seed + 1);
         t->dy = random_view(t, n, seed + 2);
         t->y = random_view(t, n, 0);
@@ -230,6 +232,7 @@ void task_random_inputs(struct task *t, uint64_t seed)
     t->grad.dq = random_view(t, rows * d->heads * d->dim, 0);
     t->grad.dk = random_view(t, keys * kv_heads * d->dim, 0);
     t->grad.dv = random_view(t, keys * kv_heads * value_dim, 0);
+    if (d->stage == LOCI_LINEAR_ATTENTION) return;
     void *row = task_alloc(t, (size_t)(rows * d->heads), t->real);
     if (text_places(d->encoding) & LOCI_PLACE_WEIGHT) t->call.rem = row;
     else t->call.lse = row;
