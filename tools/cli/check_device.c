@@ -8,7 +8,7 @@
 #include "cli/device.h"
 #include "cli/json.h"
 
-/* What a call has besides q, k and v; KEYS: the rows that a rotation rotates. */
+/* What a call has besides q, k and v.  KEYS: a rotation of keys, not of queries. */
 enum { PLAIN, LENGTHS, MASK, BROKEN, KEYS };
 static const struct trial {
     const char *encoding;
@@ -102,7 +102,7 @@ static void break_numbers(struct task *t)
     ((float *)t->call.v.data)[(t->k_len - 20) * width + 3] = NAN;
     ((float *)t->call.q.data)[(t->q_len - 1) * width + 1] = NAN;
 }
-/* The gradient of lse, or of what sticks leave. */
+/* The gradient of lse or of rem: an encoding has one of them. */
 static void add_row_gradient(struct task *t)
 {
     const ptrdiff_t rows = t->batch * t->desc.heads * t->q_len;
