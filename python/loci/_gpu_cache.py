@@ -88,6 +88,7 @@ class Place:
                 self._check(cache, library.gpu_forward(*at, work, call))
             if "k" in given:
                 self._check(cache, library.gpu_cache_append(*at, work, cache._at, call))
+                cache._appended(laid)
             if o is not None:
                 self._check(cache, library.gpu_forward(*at, work, call))
             there.done()
@@ -95,6 +96,36 @@ class Place:
             cache._take_back(laid, before)
             raise
         del alive, pool
+
+    def tree(
+        self, cache: Cache, laid: Any, given: Mapping[str, Any], inputs: Any, trees: Any, taken: Any, o: Any, ae: Any
+    ) -> None:
+        """Computes the rows of trees, whose paths take entries."""
+        device = self._turn(laid.kind)
+        library, plan = _gpu.library(), _gpu.plan_on(device, cache._plan)
+        pool = laid.use(host())
+        at = plan, _gpu.tables_on(device, cache._tables)
+        if laid.kind.away:
+            there, call, alive = self._direct(device, laid, given, inputs, o, ae)
+        else:
+            there, call, alive = self._staged(device, laid, given, inputs, o, ae, bool((trees.nodes < laid.rows).any()))
+        tree = trees.struct()
+        size = library.gpu_tree_workspace(plan, cache._at, tree, call)
+        if size:  # else the call says what is wrong
+            cache._take_paths(trees, taken)
+        work = there.room(size) if size else None
+        self._check(cache, library.gpu_tree_forward(*at, work, cache._at, tree, call))
+        there.done()
+        cache._trees = trees
+        del alive, pool
+
+    def keep(self, cache: Cache, tree: Any, last: Any, call: Any) -> None:
+        device, library = self._turn(self.kind), _gpu.library()
+        plan, tables = _gpu.plan_on(device, cache._plan), _gpu.tables_on(device, cache._tables)
+        size = library.gpu_tree_workspace(plan, cache._at, tree, call)
+        memory = device.memory(size) if size else None
+        given = plan, tables, memory and memory.at, cache._at, tree, last, call
+        _c.check(library.gpu_tree_keep(*given), thread.error)
 
     @staticmethod
     def _check(cache: Cache, status: int) -> None:
@@ -108,17 +139,25 @@ class Place:
         return _gpu.Direct(laid.kind, device), laid.call, alive
 
     @staticmethod
-    def _staged(device: Any, laid: Any, given: Mapping[str, Any], inputs: Any, o: Any, averages: Any) -> Any:
-        """The call of copies there."""
+    def _staged(
+        device: Any,
+        laid: Any,
+        given: Mapping[str, Any],
+        inputs: Any,
+        o: Any,
+        averages: Any,
+        some: bool = False,
+    ) -> Any:
+        """The call of copies there.  some: rows of results stay as they are."""
         there, kind = _gpu.Staged(laid.kind, device), laid.kind
         call = _c.Call.from_buffer_copy(laid.call)
         call.error = thread.error_at
         for name, x in given.items():
             setattr(call, name, there.read(kind.detach(x), laid.layout))
         if o is not None:
-            call.o = there.write(o, laid.layout)
+            call.o = there.write(o, laid.layout, some)
         if averages is not None:
-            call.ae = there.write_dense(averages)
+            call.ae = there.write_dense(averages, some)
         given_inputs = laid.first or inputs
         for name, i in laid.inputs.items():
             laid.list[i] = there.read_dense(kind.detach(given_inputs[name]))
@@ -136,6 +175,7 @@ class Place:
         for one in entries:
             given = plan, tables, memory and memory.at, cache._at, one, first, count, call
             _c.check(library.gpu_cache_remove(*given), thread.error)
+            cache._trees = None
 
     def fork(self, cache: Cache, source: int, target: int, length: int) -> None:
         plan = _gpu.plan_on(self._turn(self.kind), cache._plan)

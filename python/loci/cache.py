@@ -82,8 +82,8 @@ class Cache:
     device : str or loci.gpu.Device, optional
         Where keys and values are kept and rows are computed: `"cuda:0"`, `"opencl:0"`, `"host"` or `"cpu"`, by default
         the CPU. Bits stay the same. Tensors of torch on that GPU are read there, in torch's current stream; arrays of
-        the CPU are copied there and results back. Such a cache has no `tree()`, `keep()`, `copy()`, `memory` or
-        `values_in_keys`, and cannot be pickled.
+        the CPU are copied there and results back. Such a cache has no `copy()`, `memory` or `values_in_keys`, and
+        cannot be pickled.
 
     Raises
     ------
@@ -358,6 +358,10 @@ class Cache:
         error = _c.lib.cache_append(self._plan._handle, self._tables.at, work, self._at, laid.at)
         if error:
             raise self._failure(error)
+        self._appended(laid)
+
+    def _appended(self, laid: _Laid) -> None:
+        """Sequences have grown: trees of before are no more, and neither are paths that were continued."""
         self._trees = None
         if self._paths:
             k_lens = laid.masking.k_lens
@@ -583,24 +587,24 @@ class Cache:
         Error
             An argument has a wrong shape, type or value.
         """
-        if self._place is not None:
-            raise self._place.refuse("has no trees; tree() and keep() are of caches on the CPU")
         if self._ring:
             raise Error("a ring has no trees: it cannot be forked", "unsupported")
         given = {"q": q, **self._named(k, v)}
         laid = self._laid(given, inputs, None, pos, coords, trees=True)
         trees, taken = self._trees_of(laid, parents, entry, branch, nodes)
         o, averages = self._outputs(laid, given["q"], out, laid.kind.empty if nodes is None else laid.kind.zeros)
-        pool = laid.use(host())
-        alive = laid.place(given, o, inputs)
         if out is not None:
             laid.kind.bump_version(o)
+        if self._place is not None:
+            self._place.tree(self, laid, given, inputs, trees, taken, o, averages)
+            return o if averages is None else (o, averages)
+        pool = laid.use(host())
+        alive = laid.place(given, o, inputs)
         plan, tree, products = self._plan, trees.struct(), 0.0
         size = _c.lib.tree_workspace(plan._handle, self._at, tree, laid.at)
         if size:  # else the call says what is wrong
-            sequences = trees.entry.tolist()
-            self._trees, self._paths = None, (self._paths | taken) - set(sequences)
-            most = max(map(self.length, sequences), default=0) + laid.rows
+            self._take_paths(trees, taken)
+            most = max(map(self.length, trees.entry.tolist()), default=0) + laid.rows
             products = laid.products * most / self.capacity
         try:
             at = plan._handle, self._tables.at, thread.work(size or _c.PAGE), self._at, tree, laid.at
@@ -612,6 +616,10 @@ class Cache:
         del alive, pool
         self._trees = trees
         return o if averages is None else (o, averages)
+
+    def _take_paths(self, trees: _Trees, taken: set[int]) -> None:
+        """Before a call: its paths take entries."""
+        self._trees, self._paths = None, (self._paths | taken) - set(trees.entry.tolist())
 
     def _trees_of(self, laid: _Laid, parents: Any, entry: Any, branch: Any, nodes: Any) -> tuple[_Trees, set[int]]:
         """The trees in arrays of their own, and the entries that their paths take."""
@@ -668,23 +676,27 @@ class Cache:
         Error
             There is no tree, or it has no such node.
         """
-        if self._place is not None:
-            raise self._place.refuse("has no trees; tree() and keep() are of caches on the CPU")
         trees = self._trees
         if trees is None:
             raise Error("keep() is for the nodes of the last tree(); there is none, or the cache has changed since")
         plan, (count, n) = self._plan, trees.parents.shape
         last = _spread(arrays.whole(node, "node", ((count,), ())), (count,))
         # C wants the arrays of tree(), and neither reads nor writes them
-        unread = aligned(8 * max(plan.dim, plan.value_dim))
-        unwritten = aligned(count * plan.heads * n * plan.value_dim * _c.SIZES[_c.DTYPES[plan.dtype]])
-        x = _c.View(_at(unread), _c.BROADCAST, _c.BROADCAST, _c.BROADCAST)
-        call = _c.Call(size=c.sizeof(_c.Call), batch=count, q_len=n, k_len=n, q=x, k=x, o=_c.View(_at(unwritten)))
+        unread = 8 * max(plan.dim, plan.value_dim)
+        unwritten = count * plan.heads * n * plan.value_dim * _c.SIZES[_c.DTYPES[plan.dtype]]
+        memory = aligned(unread + unwritten)
+        x = _c.View(_at(memory), _c.BROADCAST, _c.BROADCAST, _c.BROADCAST)
+        o = _c.View(memory.ctypes.data + unread)
+        call = _c.Call(size=c.sizeof(_c.Call), batch=count, q_len=n, k_len=n, q=x, k=x, o=o)
         if not plan.values_in_keys:
             call.v = x
         pool = host()
         call.host, call.error = pool, thread.error_at
         tree = trees.struct()
+        if self._place is not None:
+            self._place.keep(self, tree, _at(last), call)
+            self._trees = None
+            return
         size = _c.lib.tree_workspace(plan._handle, self._at, tree, call)
         try:
             at = plan._handle, self._tables.at, thread.work(size or _c.PAGE), self._at
@@ -810,6 +822,8 @@ class Cache:
         length = self.length(source) if length is None else whole(length, "length")
         if self._place is not None:
             self._place.fork(self, source, target, length)
+            self._trees = None
+            self._paths.discard(target)
             return
         call = self._edit_call()
         try:

@@ -222,6 +222,47 @@ class Caches(unittest.TestCase):
                     step(both, 70, 75)
                     self.assertEqual(both.there.lengths, [35, 64, 65])
 
+    def test_trees(self) -> None:
+        """Rows of trees, and what follows the nodes that are kept."""
+        parents, chains = [-1, 0, 0, 1, 2, -1, 5, 3, 7], [[-1, 0, 9], [-1, 0, 1]]
+        arrays = problem(batch=4)
+        for device in DEVICES:
+            for text in ("rope:pairing=half", "fox", "tape", "alibi"):
+                with self.subTest(device=device, text=text):
+                    both = Both(self, device, text, batch=4)
+                    given = encodings.inputs(both.here.plan, 4, LENGTH, LENGTH)
+
+                    def rows(count: int, begin: int, end: int, both: Any = both, given: Any = given) -> Any:
+                        own = [x[:count] for x in piece(arrays, begin, end)]
+                        own[1:] = [x[:, : both.here.plan.kv_heads] for x in own[1:]]
+                        cut = encodings.cut(both.here.plan, given, begin, end)
+                        return own, {name: x[:count] for name, x in cut.items()} or None
+
+                    own, inputs = rows(4, 0, 62)
+                    both.step(*own, inputs=inputs, k_lens=[62, 0, 0, 0])
+                    own, inputs = rows(1, 62, 71)
+                    both.tree(*own, parents, inputs=inputs)
+                    both.tree(*own, parents, inputs=inputs)
+                    both.keep(7)
+                    self.assertEqual(both.there.lengths[0], 66)
+                    own, inputs = rows(2, 71, 74)
+                    out = [np.full((2, HEADS, 3, DIM), 7, np.float32) for _ in range(2)]
+                    options = {"entry": [0, 2], "branch": [1, 3], "nodes": [2, 3], "inputs": inputs}
+                    both.same(
+                        both.here.tree(*own, chains, **options, out=out[0]),
+                        both.there.tree(*own, chains, **options, out=out[1]),
+                    )
+                    self.assertTrue((out[1][0, :, 2] == 7).all())
+                    both.keep([1, -1])
+                    self.assertEqual(both.there.lengths, [68, 68, 64, 67])
+                    own, inputs = rows(4, 74, 76)
+                    both.step(*own, inputs=inputs)
+                    for cache in (both.here, both.there):
+                        with self.assertRaisesRegex(loci.Error, "there is none, or the cache has changed since"):
+                            cache.keep(0)
+                        with self.assertRaisesRegex(loci.Error, "entry 1 has 70 keys, which a path of the tree would"):
+                            cache.tree(*rows(1, 76, 77)[0], [-1], inputs=rows(1, 76, 77)[1])
+
     def test_refresh(self) -> None:
         arrays, text = problem(), "t5:bidirectional=0"
         plan = loci.Plan(text, HEADS, DIM)
@@ -268,6 +309,11 @@ class Caches(unittest.TestCase):
                 seen.extend([tables.device, work])
                 return int(library.gpu_cache_remove(plan, tables, work, *rest))
 
+            def gpu_tree_forward(self, plan: Any, tables: Any, work: int, cache: Any, tree: Any, call: Any) -> int:
+                views = call.q.data, call.k.data, call.v.data, call.o.data
+                seen.extend([tables.device, work, *views, call.ae or work, *self.inputs(call)])
+                return int(library.gpu_tree_forward(plan, tables, work, cache, tree, call))
+
             @staticmethod
             def inputs(call: Any) -> list[int]:
                 given = ctypes.cast(call.tensors, ctypes.POINTER(ctypes.c_void_p))
@@ -281,7 +327,9 @@ class Caches(unittest.TestCase):
                 for at in ((0, 9), (9, 10), (10, 11)):
                     cache.step(*piece(arrays, *at), inputs=encodings.cut(cache.plan, given, *at))
                     cache.remove(1, 2)
-        self.assertGreater(len(seen), 60)
+                cut = {name: x[:1] for name, x in encodings.cut(cache.plan, given, 11, 13).items()}
+                cache.tree(*(x[:1] for x in piece(arrays, 11, 13)), [-1, 0], branch=1, inputs=cut)
+        self.assertGreater(len(seen), 70)
         for at in seen:
             self.assertTrue(any(first <= at < first + size for first, size in rooms), f"{at} is not there")
 
@@ -343,13 +391,11 @@ class Failing:
 @unittest.skipUnless(IDS, "there is no libloci-gpu")
 class Refusals(unittest.TestCase):
     def test_what_it_has_not(self) -> None:
-        q, k, v = problem(length=3)
+        _, k, v = problem(length=3)
         cache = loci.Cache("alibi", HEADS, DIM, kv_heads=KV_HEADS, batch=BATCH, capacity=64, device="host")
         cache.append(k, v)
         latent = {"kv_heads": 1, "capacity": 64, "value_dim": 64, "values_in_keys": True, "device": "host"}
         for call, sentence in (
-            (lambda: cache.tree(q, k, v, [-1, 0, 0]), r"a cache on host has no trees; tree\(\) and keep\(\) are of"),
-            (lambda: cache.keep(0), "a cache on host has no trees"),
             (cache.copy, r"a cache on host cannot be copied or pickled; fork\(\) copies a sequence within"),
             (lambda: copy.copy(cache), "a cache on host cannot be copied"),
             (lambda: copy.deepcopy(cache), "a cache on host cannot be copied"),

@@ -284,6 +284,20 @@ class Cuda(unittest.TestCase):
                         self.step(here, there, arrays, 101, 110, k_lens=[9, 4])
                         self.step(here, there, arrays, 110, 111)
 
+    def test_cache_trees(self) -> None:
+        """Tensors that are there, and arrays that are copied."""
+        for move in (cuda, lambda x: x):
+            here, there, arrays = self.caches("rope:pairing=half", torch.float32)
+            self.step(here, there, arrays, 0, 62)
+            for begin in (62, 65):
+                own = [x[:1, :, begin : begin + 3] for x in arrays]
+                options: dict[str, Any] = {"branch": 1, "nodes": [3 if begin == 62 else 2]}
+                want = here.tree(*own, [-1, 0, 1], **options)
+                self.assertTrue(same([want], [there.tree(*map(move, own), [-1, 0, 1], **options)]))
+                for cache in (here, there):
+                    cache.keep(1)
+            self.step(here, there, arrays, 70, 71)
+
     def test_cache_inputs(self) -> None:
         gates = {"fox.log_f": -torch.rand(2, 4, 150, generator=torch.Generator().manual_seed(3))}
         here, there, arrays = self.caches("rope:pairing=half+fox", torch.float32)
@@ -392,8 +406,6 @@ class Cuda(unittest.TestCase):
             there.step(own[0], *moved[1:])
         with self.assertRaisesRegex(loci.Error, "out is on cpu"):
             there.step(*moved, out=torch.empty_like(own[0]))
-        with self.assertRaisesRegex(loci.Error, "a cache on cuda:0 has no trees"):
-            there.tree(*moved, [-1, 0, 0])
         with self.assertRaisesRegex(loci.Error, "a cache on cuda:0 cannot be copied"):
             there.copy()
         there.step(*moved)

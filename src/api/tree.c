@@ -5,8 +5,7 @@
  * to.  A node that several paths contain is computed in the first of them only.  So a tree is an
  * append and a forward pass over the whole cache, in which entry e has the nodes of a path as its
  * last rows.  Rows are gathered for them, and outputs go back to the nodes. */
-#include "api/api.h"
-#include "api/cached.h"
+#include "api/trees.h"
 
 static const int64_t *parents_of(const loci_tree *t, const loci_call *in, ptrdiff_t b)
 {
@@ -47,8 +46,8 @@ struct path {
 /* The trees of a call, and the memory of their rows.  Buffers have `longest` rows for each entry of
  * the cache. */
 struct trees {
+    struct tree_machine *machine;
     const loci_plan *plan;
-    loci_cache *cache;
     const loci_tree *tree;
     const loci_call *in;
     ptrdiff_t entries, paths, longest;
@@ -59,9 +58,13 @@ struct trees {
     bool *taken;      /* [nodes of a tree]: is it in an earlier path? */
     int64_t *counts, *q_counts, *q_pos, *k_pos;
     double *q_coord, *k_coord;
+    const void **tensors;
+    struct tree_move *move; /* of the copies that come next */
+
+    /* Memory of the machine. */
+    struct tree_move *move_there;
     char *rows[4];  /* q, k, v, o */
     void *row, *ae; /* lse or rem */
-    const void **tensors;
     void *tensor[MAX_TENSORS];
     void *work; /* of the calls that are made */
     size_t work_bytes;
@@ -89,7 +92,7 @@ static loci_status measure_trees(struct trees *t)
     const loci_tree *tree = t->tree;
     const loci_call *in = t->in;
     loci_error *e = in->error;
-    const struct loci_cache *c = t->cache;
+    const struct loci_cache *c = t->machine->cache;
     CHECK(e, !c->form.ring, LOCI_BAD_ARG, "trees do not support rings");
     CHECK(e, !t->plan->full, LOCI_BAD_ARG,
           "trees need a causal plan: with full = 1 a row would see the nodes below it");
@@ -159,61 +162,76 @@ static bool has_rows(const loci_tensor *t, struct by_row *a)
 static loci_call call_of(const struct trees *t, ptrdiff_t rows)
 {
     const loci_call *in = t->in;
-    loci_call c = LOCI_CALL(.batch = t->entries, .q_len = rows, .k_len = rows, .cache = t->cache,
-                            .host = in->host, .error = in->error, .work_bytes = t->work_bytes,
-                            .tables_bytes = in->tables_bytes, .per_batch = in->k_pos || in->k_coord,
-                            .tensors = t->tensors);
+    loci_call c = LOCI_CALL(.batch = t->entries, .q_len = rows, .k_len = rows,
+                            .cache = t->machine->cache, .host = in->host, .error = in->error,
+                            .work_bytes = t->work_bytes, .tables_bytes = in->tables_bytes,
+                            .per_batch = in->k_pos || in->k_coord, .tensors = t->tensors);
     *(t->plan->weight < 0 ? &c.lse : &c.rem) = t->row;
     c.ae = t->ae;
     c.o.data = t->rows[3];
     return c;
 }
-static size_t lay_out(struct trees *t, char *base)
+/* Lists of the host. */
+static void lay_out_lists(struct trees *t, struct arena *a)
 {
-    struct arena a = { .base = base };
+    const loci_call *in = t->in;
+    const size_t rows = (size_t)(t->entries * t->longest), axes = (size_t)t->plan->axes;
+    t->path = carve_bytes(a, (size_t)t->paths, sizeof *t->path);
+    t->nodes = carve_bytes(a, (size_t)(t->paths * t->longest), sizeof *t->nodes);
+    t->taken = carve_bytes(a, (size_t)in->q_len, sizeof *t->taken);
+    t->counts = carve_bytes(a, (size_t)t->entries, sizeof *t->counts);
+    t->q_counts = carve_bytes(a, (size_t)t->entries, sizeof *t->q_counts);
+    if (in->k_pos) {
+        t->q_pos = carve_bytes(a, rows, sizeof *t->q_pos);
+        t->k_pos = carve_bytes(a, rows, sizeof *t->k_pos);
+    }
+    if (in->k_coord) {
+        t->q_coord = carve_bytes(a, rows * axes, sizeof *t->q_coord);
+        t->k_coord = carve_bytes(a, rows * axes, sizeof *t->k_coord);
+    }
+    t->tensors = carve_bytes(a, MAX_TENSORS, sizeof *t->tensors);
+    t->move = carve_bytes(a, rows, sizeof *t->move);
+}
+/* Rows, and the workspace of the calls that are made. */
+static void lay_out_rows(struct trees *t, struct arena *a)
+{
     const loci_plan *p = t->plan;
     const loci_call *in = t->in;
-    const size_t rows = (size_t)(t->entries * t->longest), axes = (size_t)p->axes,
+    const size_t rows = (size_t)(t->entries * t->longest),
                  numbers[] = { (size_t)(p->heads * p->dim), (size_t)(p->kv_heads * p->dim),
                                p->values_in_keys ? 0 : (size_t)(p->kv_heads * p->value_dim),
                                (size_t)(p->heads * p->value_dim) };
-    t->path = carve_bytes(&a, (size_t)t->paths, sizeof *t->path);
-    t->nodes = carve_bytes(&a, (size_t)(t->paths * t->longest), sizeof *t->nodes);
-    t->taken = carve_bytes(&a, (size_t)in->q_len, sizeof *t->taken);
-    t->counts = carve_bytes(&a, (size_t)t->entries, sizeof *t->counts);
-    t->q_counts = carve_bytes(&a, (size_t)t->entries, sizeof *t->q_counts);
-    if (in->k_pos) {
-        t->q_pos = carve_bytes(&a, rows, sizeof *t->q_pos);
-        t->k_pos = carve_bytes(&a, rows, sizeof *t->k_pos);
-    }
-    if (in->k_coord) {
-        t->q_coord = carve_bytes(&a, rows * axes, sizeof *t->q_coord);
-        t->k_coord = carve_bytes(&a, rows * axes, sizeof *t->k_coord);
-    }
+    if (t->machine->upload) t->move_there = carve_bytes(a, rows, sizeof *t->move);
     for (int i = 0; i < COUNT(numbers); i++)
-        t->rows[i] = carve_bytes(&a, rows * numbers[i], p->stored);
-    t->row = carve_bytes(&a, rows * (size_t)p->heads, p->real);
-    if (in->ae) t->ae = carve_bytes(&a, rows * (size_t)(p->heads * p->dim), p->real);
-    t->tensors = carve_bytes(&a, MAX_TENSORS, sizeof *t->tensors);
+        t->rows[i] = carve_bytes(a, rows * numbers[i], p->stored);
+    t->row = carve_bytes(a, rows * (size_t)p->heads, p->real);
+    if (in->ae) t->ae = carve_bytes(a, rows * (size_t)(p->heads * p->dim), p->real);
     for (int i = 0; i < p->tensors.n; i++) {
         struct by_row r;
         if (!has_rows(&p->tensors.list[i], &r)) continue;
-        t->tensor[i] = carve_bytes(&a, rows * r.outer * r.inner, p->real);
+        t->tensor[i] = carve_bytes(a, rows * r.outer * r.inner, p->real);
     }
-    const size_t lists = a.used;
-    a.used = (lists + 63) / 64 * 64;
-    t->work = base ? base + a.used : NULL;
+    t->work = a->base ? a->base + a->used : NULL;
     /* Which pointers are NULL matters, and nothing else about them. */
     loci_call most = call_of(t, t->longest);
     most.q_pos = in->q_pos;
     most.k_pos = in->k_pos;
     most.q_coord = in->q_coord;
     most.k_coord = in->k_coord;
-    *(p->weight < 0 ? &most.lse : &most.rem) = t->cache;
+    *(p->weight < 0 ? &most.lse : &most.rem) = t->machine->cache;
     most.ae = in->ae;
-    t->work_bytes = t->longest ? loci_workspace(p, &most, 0) : 1;
-    if (!t->work_bytes || a.full) return SIZE_MAX;
-    return a.used + t->work_bytes;
+    t->work_bytes = t->longest ? t->machine->workspace(t->machine, &most) : 1;
+    if (!t->work_bytes) a->full = true;
+    else carve_bytes(a, t->work_bytes, 1);
+}
+/* Returns the bytes of `work`, and those of lists that have memory of their own. */
+static size_t lay_out(struct trees *t, char *lists, char *work, size_t *list_bytes)
+{
+    struct arena own = { .base = lists }, all = { .base = work };
+    lay_out_lists(t, t->machine->lists ? &own : &all);
+    lay_out_rows(t, &all);
+    *list_bytes = own.used;
+    return own.full || all.full ? SIZE_MAX : all.used;
 }
 
 /* ---- Rows of paths --------------------------------------------------------------------------- */
@@ -247,30 +265,65 @@ static void find_paths(struct trees *t)
 struct rows_of {
     ptrdiff_t rows;
     bool fresh; /* only nodes that are in no earlier path */
+    bool back;  /* from these rows to those of the caller */
 };
-static ptrdiff_t count_of(const struct path *path, struct rows_of r)
+/* Lists where they are, for the copies that come next. */
+static loci_status list_moves(struct trees *t, struct rows_of r)
 {
-    return r.fresh ? path->fresh : path->length;
+    const ptrdiff_t all = t->entries * r.rows;
+    for (ptrdiff_t i = 0; i < all; i++) t->move[i] = (struct tree_move){ 0, -1 };
+    for (const struct path *path = t->path; path < t->path + t->paths; path++) {
+        const ptrdiff_t n = r.fresh ? path->fresh : path->length;
+        struct tree_move *move = t->move + path->entry * r.rows;
+        for (ptrdiff_t i = r.rows - n; i < r.rows; i++) {
+            const ptrdiff_t node = path->node[path->length - r.rows + i];
+            move[i] = r.back ? (struct tree_move){ i, node } : (struct tree_move){ node, i };
+        }
+    }
+    if (!t->machine->upload) return LOCI_OK;
+    return t->machine->upload(t->machine, t->move_there, t->move, (size_t)all * sizeof *t->move);
 }
-/* Copies rows of the nodes of all paths: to [entries][outer][rows][inner], from rows of the caller;
- * or `back`.  Strides of the caller's are in numbers of `each` bytes. */
-static void copy_rows(const struct trees *t, struct rows_of r, char *to, const loci_view *view,
-                      size_t outer, size_t inner, size_t each, bool back)
+/* Copies rows of all trees from a view of the caller to [entries][outer][rows][inner], or back, as
+ * the list of moves says.  Strides are in numbers of `each` bytes. */
+static loci_status copy_rows(const struct trees *t, struct rows_of r, void *rows,
+                             const loci_view *view, size_t outer, size_t inner, size_t each,
+                             copy_tree *copy)
 {
-    for (const struct path *path = t->path; path < t->path + t->paths; path++)
-        for (size_t o = 0; o < outer && view->data; o++)
-            for (ptrdiff_t n = count_of(path, r), i = 0; i < n; i++) {
-                const ptrdiff_t node = path->node[path->length - n + i];
-                char *theirs =
-                    (char *)view->data
-                    + (path->tree * view->batch + (ptrdiff_t)o * view->head + node * view->row)
-                          * (ptrdiff_t)each;
-                char *ours = to
-                           + (((size_t)path->entry * outer + o) * (size_t)r.rows
-                              + (size_t)(r.rows - n + i))
-                                 * inner * each;
-                memcpy(back ? theirs : ours, back ? ours : theirs, inner * each);
+    const ptrdiff_t head = r.rows * (ptrdiff_t)inner, entry = (ptrdiff_t)outer * head;
+    for (ptrdiff_t b = 0; b < t->in->batch && view->data; b++) {
+        const ptrdiff_t first = (ptrdiff_t)t->tree->branch[b], size = (ptrdiff_t)each;
+        const loci_view theirs = { (char *)view->data + b * view->batch * size, 0, view->head,
+                                   view->row },
+                        ours = { (char *)rows + first * entry * size, entry, head,
+                                 (ptrdiff_t)inner };
+        TRY(copy(t->machine, &(struct tree_copy){ .from = r.back ? ours : theirs,
+                                                  .to = r.back ? theirs : ours,
+                                                  .entries = t->tree->room,
+                                                  .rows = r.rows,
+                                                  .outer = outer,
+                                                  .inner = inner,
+                                                  .each = each,
+                                                  .move = t->move + first * r.rows,
+                                                  .lists = t->move_there,
+                                                  .first = first * r.rows }));
+    }
+    return LOCI_OK;
+}
+loci_status loci_tree_copy(struct tree_machine *machine, const struct tree_copy *c)
+{
+    (void)machine;
+    const size_t bytes = c->inner * c->each;
+    for (ptrdiff_t e = 0; e < c->entries; e++)
+        for (ptrdiff_t o = 0; o < (ptrdiff_t)c->outer; o++)
+            for (ptrdiff_t i = 0; i < c->rows; i++) {
+                const struct tree_move m = c->move[e * c->rows + i];
+                const ptrdiff_t from = e * c->from.batch + o * c->from.head + m.from * c->from.row,
+                                to = e * c->to.batch + o * c->to.head + m.to * c->to.row;
+                if (m.to >= 0)
+                    memcpy((char *)c->to.data + to * (ptrdiff_t)c->each,
+                           (const char *)c->from.data + from * (ptrdiff_t)c->each, bytes);
             }
+    return LOCI_OK;
 }
 /* A dense array of the caller, [batch][outer][q_len][inner]. */
 static loci_view dense(const struct trees *t, const void *x, size_t outer, size_t inner, bool each)
@@ -278,41 +331,40 @@ static loci_view dense(const struct trees *t, const void *x, size_t outer, size_
     const ptrdiff_t row = (ptrdiff_t)inner, head = t->in->q_len * row;
     return (loci_view){ (void *)(uintptr_t)x, each ? (ptrdiff_t)outer * head : 0, head, row };
 }
-static void copy_dense(const struct trees *t, struct rows_of r, void *to, const void *from,
-                       size_t outer, size_t inner, size_t each, bool per_batch)
+/* A list of the host, by row.  Rows that no node has are 0, as all are validated. */
+static void copy_list(const struct trees *t, struct rows_of r, void *to, const void *from,
+                      size_t outer)
 {
-    const loci_view view = dense(t, from, outer, inner, per_batch);
-    copy_rows(t, r, to, &view, outer, inner, each, false);
+    const loci_view view = dense(t, from, outer, 1, t->in->per_batch);
+    memset(to, 0, (size_t)(t->entries * r.rows) * outer * 8);
+    copy_rows(t, r, to, &view, outer, 1, 8, loci_tree_copy);
 }
-/* Positions, coordinates and tensors for such a call.  Other rows have valid numbers, too. */
-static void gather(const struct trees *t, struct rows_of r, loci_call *c)
+/* Positions, coordinates and tensors for such a call. */
+static loci_status gather(const struct trees *t, struct rows_of r, loci_call *c)
 {
     const loci_plan *p = t->plan;
     const loci_call *in = t->in;
-    const size_t rows = (size_t)(t->entries * r.rows), axes = (size_t)p->axes;
-    const bool each = in->per_batch;
-    const int64_t *pos = r.fresh ? in->q_pos : in->k_pos;
-    const double *coord = r.fresh ? in->q_coord : in->k_coord;
     if (t->k_pos) {
         int64_t *to = r.fresh ? t->q_pos : t->k_pos;
-        memset(to, 0, rows * sizeof *to);
-        copy_dense(t, r, to, pos, 1, 1, sizeof *to, each);
+        copy_list(t, r, to, r.fresh ? in->q_pos : in->k_pos, 1);
         *(r.fresh ? &c->q_pos : &c->k_pos) = to;
     }
     if (t->k_coord) {
         double *to = r.fresh ? t->q_coord : t->k_coord;
-        memset(to, 0, rows * axes * sizeof *to);
-        copy_dense(t, r, to, coord, axes, 1, sizeof *to, each);
+        copy_list(t, r, to, r.fresh ? in->q_coord : in->k_coord, (size_t)p->axes);
         *(r.fresh ? &c->q_coord : &c->k_coord) = to;
     }
     for (int i = 0; i < p->tensors.n; i++) {
         struct by_row a;
         t->tensors[i] = in->tensors ? in->tensors[i] : NULL;
         if (!t->tensors[i] || !has_rows(&p->tensors.list[i], &a)) continue;
-        memset(t->tensor[i], 0, rows * a.outer * a.inner * p->real);
-        copy_dense(t, r, t->tensor[i], t->tensors[i], a.outer, a.inner, p->real, true);
+        const loci_view view = dense(t, t->tensors[i], a.outer, a.inner, true);
+        TRY(t->machine->clear(t->machine, t->tensor[i],
+                              (size_t)(t->entries * r.rows) * a.outer * a.inner * p->real));
+        TRY(copy_rows(t, r, t->tensor[i], &view, a.outer, a.inner, p->real, t->machine->copy));
         t->tensors[i] = t->tensor[i];
     }
+    return LOCI_OK;
 }
 
 /* ---- The two functions ----------------------------------------------------------------------- */
@@ -343,18 +395,20 @@ static loci_status check_call(const struct trees *t)
     return LOCI_OK;
 }
 /* Reads and validates all but the numbers. */
-static loci_status open_trees(struct trees *t, loci_call *now, loci_tree *tree, const loci_plan *p,
-                              const loci_cache *cache, const loci_tree *given_tree,
+static loci_status open_trees(struct trees *t, struct tree_machine *machine, loci_call *now,
+                              loci_tree *tree, const loci_cache *cache, const loci_tree *given_tree,
                               const loci_call *given)
 {
+    const loci_plan *p = machine->plan;
     TRY(loci_copy_call(now, true, given));
-    loci_error *e = now->error;
+    loci_error *e = machine->error = now->error;
+    machine->cache = (loci_cache *)(uintptr_t)cache;
     TRY(loci_cache_check_plan(p, 0, 1, e));
-    TRY(loci_cache_check(p, cache, false, e));
+    TRY(loci_cache_check(p, cache, machine->there, e));
     CHECK(e, given_tree, LOCI_BAD_ARG, "the tree must not be NULL");
     TRY(COPY_STRUCT(loci_tree, tree, given_tree, parents, true, e));
-    *t = (struct trees){ .plan = p,
-                         .cache = (loci_cache *)(uintptr_t)cache,
+    *t = (struct trees){ .machine = machine,
+                         .plan = p,
                          .tree = tree,
                          .in = now,
                          .q = now->q,
@@ -370,26 +424,28 @@ static loci_status open_trees(struct trees *t, loci_call *now, loci_tree *tree, 
     if (p->values_in_keys) return loci_check_values(p, now);
     return loci_spell_out(&t->v, "v", B, p->kv_heads, L, p->value_dim, e);
 }
-size_t loci_tree_workspace(const loci_plan *p, const loci_cache *cache, const loci_tree *tree,
-                           const loci_call *given)
+size_t loci_tree_measure(struct tree_machine *machine, const loci_cache *cache,
+                         const loci_tree *tree, const loci_call *given)
 {
     struct trees t;
     loci_call now;
     loci_tree copy;
     loci_call quiet;
+    size_t lists;
     if (loci_copy_call(&quiet, true, given)) return 0;
     quiet.error = NULL;
-    if (open_trees(&t, &now, &copy, p, cache, tree, &quiet)) return 0;
-    const size_t bytes = lay_out(&t, NULL);
+    if (open_trees(&t, machine, &now, &copy, cache, tree, &quiet)) return 0;
+    const size_t bytes = lay_out(&t, NULL, NULL, &lists);
     return bytes == SIZE_MAX ? 0 : bytes;
 }
 /* Places the rows in the workspace.  What is written may overlap nothing. */
-static loci_status open_work(struct trees *t, void *work, const void *tables)
+static loci_status open_work(struct trees *t, void *work)
 {
     const loci_plan *p = t->plan;
     const loci_call *in = t->in;
     loci_error *e = in->error;
-    const size_t bytes = lay_out(t, NULL);
+    size_t list_bytes;
+    const size_t bytes = lay_out(t, NULL, NULL, &list_bytes);
     const ptrdiff_t B = in->batch, L = in->q_len;
     CHECK(e, bytes != SIZE_MAX, LOCI_BAD_ARG, "these trees need more bytes than size_t can count");
     CHECK(e, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG,
@@ -408,9 +464,11 @@ static loci_status open_work(struct trees *t, void *work, const void *tables)
     struct regions r;
     r.n = 0;
     const size_t heads = (size_t)(B * p->heads * L);
-    loci_add_list(&r, "cache", t->cache, loci_cache_bytes(p, t->cache), 1, WRITTEN);
+    loci_add_list(&r, "cache", t->machine->cache, loci_cache_bytes(p, t->machine->cache), 1,
+                  WRITTEN);
+    loci_cache_add_there(p, t->machine->cache, &r, WRITTEN);
     loci_add_list(&r, "work", work, bytes, 1, WRITTEN);
-    loci_add_list(&r, "tables", tables, 64, 1, READ);
+    loci_add_list(&r, "tables", t->machine->tables, 64, 1, READ);
     loci_add_view(&r, "q", &t->q, B, p->heads, L, p->dim, p->stored, READ);
     loci_add_view(&r, "k", &t->k, B, p->kv_heads, L, p->dim, p->stored, READ);
     loci_add_view(&r, "v", &t->v, B, p->kv_heads, L, p->value_dim, p->stored, READ);
@@ -419,24 +477,27 @@ static loci_status open_work(struct trees *t, void *work, const void *tables)
     loci_add_list(&r, "rem", in->rem, heads, p->real, WRITTEN);
     loci_add_list(&r, "ae", in->ae, heads * (size_t)p->dim, p->real, WRITTEN);
     TRY(loci_check_regions(&r, e));
-    lay_out(t, work);
+    char *lists = t->machine->lists ? t->machine->lists(t->machine, list_bytes) : work;
+    CHECK(e, lists, LOCI_NO_MEMORY, "no memory for the lists of trees");
+    lay_out(t, lists, work, &list_bytes);
     return LOCI_OK;
 }
 
-loci_status loci_tree_forward(const loci_plan *p, const void *tables, void *work, loci_cache *cache,
-                              const loci_tree *given_tree, const loci_call *given)
+loci_status loci_tree_attend(struct tree_machine *machine, void *work, loci_cache *cache,
+                             const loci_tree *given_tree, const loci_call *given)
 {
     struct trees t;
     loci_call now;
     loci_tree tree;
-    TRY(open_trees(&t, &now, &tree, p, cache, given_tree, given));
+    const loci_plan *p = machine->plan;
+    TRY(open_trees(&t, machine, &now, &tree, cache, given_tree, given));
     CHECK(now.error, (p->weight < 0 ? !now.rem : !now.lse), LOCI_BAD_ARG, "%s must be NULL: %s",
           p->weight < 0 ? "rem" : "lse",
           p->weight < 0 ? "only sba has a remainder" : "sba has a remainder instead");
-    TRY(open_work(&t, work, tables));
+    TRY(open_work(&t, work));
     if (!t.paths) return LOCI_OK;
     find_paths(&t);
-    struct rows_of keys = { t.longest, false }, rows = { 0, true };
+    struct rows_of keys = { t.longest, false, false }, rows = { 0, true, false };
     memset(t.counts, 0, (size_t)t.entries * sizeof *t.counts);
     memset(t.q_counts, 0, (size_t)t.entries * sizeof *t.q_counts);
     for (ptrdiff_t i = 0; i < t.paths; i++) {
@@ -448,47 +509,51 @@ loci_status loci_tree_forward(const loci_plan *p, const void *tables, void *work
     loci_call c = call_of(&t, keys.rows);
     for (ptrdiff_t i = 0; i < t.paths; i++) {
         const ptrdiff_t from = (ptrdiff_t)tree.entry[t.path[i].tree];
-        TRY(loci_cache_fork(p, tables, t.work, cache, from, t.path[i].entry, lengths(cache)[from],
-                            &c));
+        TRY(machine->fork(machine, t.work, from, t.path[i].entry, lengths(cache)[from], &c));
     }
-    copy_rows(&t, keys, t.rows[1], &t.k, (size_t)p->kv_heads, (size_t)p->dim, p->stored, false);
+    const size_t H = (size_t)p->heads, G = (size_t)p->kv_heads, D = (size_t)p->dim,
+                 Dv = (size_t)p->value_dim;
+    TRY(list_moves(&t, keys));
+    TRY(copy_rows(&t, keys, t.rows[1], &t.k, G, D, p->stored, machine->copy));
     if (!p->values_in_keys)
-        copy_rows(&t, keys, t.rows[2], &t.v, (size_t)p->kv_heads, (size_t)p->value_dim, p->stored,
-                  false);
-    gather(&t, keys, &c);
+        TRY(copy_rows(&t, keys, t.rows[2], &t.v, G, Dv, p->stored, machine->copy));
+    TRY(gather(&t, keys, &c));
     c.k.data = t.rows[1];
     c.v.data = p->values_in_keys ? NULL : t.rows[2];
     c.k_lens = t.counts;
-    TRY(loci_cache_append(p, tables, t.work, cache, &c));
+    TRY(machine->append(machine, t.work, &c));
 
     c = call_of(&t, rows.rows);
-    copy_rows(&t, rows, t.rows[0], &t.q, (size_t)p->heads, (size_t)p->dim, p->stored, false);
-    gather(&t, rows, &c);
+    TRY(list_moves(&t, rows));
+    TRY(copy_rows(&t, rows, t.rows[0], &t.q, H, D, p->stored, machine->copy));
+    TRY(gather(&t, rows, &c));
     c.q.data = t.rows[0];
     c.q_lens = t.q_counts;
-    TRY(loci_forward(p, tables, t.work, &c));
-    copy_rows(&t, rows, t.rows[3], &t.o, (size_t)p->heads, (size_t)p->value_dim, p->stored, true);
-    const loci_view row = dense(&t, p->weight < 0 ? now.lse : now.rem, (size_t)p->heads, 1, true),
-                    ae = dense(&t, now.ae, (size_t)p->heads, (size_t)p->dim, true);
-    copy_rows(&t, rows, t.row, &row, (size_t)p->heads, 1, p->real, true);
-    copy_rows(&t, rows, t.ae, &ae, (size_t)p->heads, (size_t)p->dim, p->real, true);
-    return LOCI_OK;
+    TRY(machine->forward(machine, t.work, &c));
+    const loci_view row = dense(&t, p->weight < 0 ? now.lse : now.rem, H, 1, true),
+                    ae = dense(&t, now.ae, H, D, true);
+    rows.back = true;
+    TRY(list_moves(&t, rows));
+    TRY(copy_rows(&t, rows, t.rows[3], &t.o, H, Dv, p->stored, machine->copy));
+    TRY(copy_rows(&t, rows, t.row, &row, H, 1, p->real, machine->copy));
+    return copy_rows(&t, rows, t.ae, &ae, H, D, p->real, machine->copy);
 }
 
-loci_status loci_tree_keep(const loci_plan *p, const void *tables, void *work, loci_cache *cache,
-                           const loci_tree *given_tree, const int64_t *last, const loci_call *given)
+loci_status loci_tree_follow(struct tree_machine *machine, void *work, loci_cache *cache,
+                             const loci_tree *given_tree, const int64_t *last,
+                             const loci_call *given)
 {
     struct trees t;
     loci_call now;
     loci_tree tree;
-    TRY(open_trees(&t, &now, &tree, p, cache, given_tree, given));
+    TRY(open_trees(&t, machine, &now, &tree, cache, given_tree, given));
     loci_error *e = now.error;
     CHECK(e, last || !now.batch, LOCI_BAD_ARG, "last must not be NULL");
     for (ptrdiff_t b = 0; b < now.batch; b++)
         CHECK(e, last[b] >= -1 && last[b] < nodes_of(&tree, &now, b), LOCI_BAD_ARG,
               "last: node %lld of tree %td must be from -1 to %td", (long long)last[b], b,
               nodes_of(&tree, &now, b) - 1);
-    TRY(open_work(&t, work, tables));
+    TRY(open_work(&t, work));
     find_paths(&t);
     for (ptrdiff_t i = 0; i < t.paths; i++) {
         const struct path *path = &t.path[i];
@@ -507,8 +572,63 @@ loci_status loci_tree_keep(const loci_plan *p, const void *tables, void *work, l
             if (path->node[k] != last[path->tree]) continue;
             const int64_t length = lengths(cache)[path->entry] - path->length + k + 1;
             if (lengths(cache)[entry] >= length) break; /* an earlier path has the node, too */
-            TRY(loci_cache_fork(p, tables, t.work, cache, path->entry, entry, length, &c));
+            TRY(machine->fork(machine, t.work, path->entry, entry, length, &c));
         }
     }
     return LOCI_OK;
+}
+
+/* ---- The CPU --------------------------------------------------------------------------------- */
+
+static size_t workspace_here(const struct tree_machine *m, const loci_call *c)
+{
+    return loci_workspace(m->plan, c, 0);
+}
+static loci_status fork_here(struct tree_machine *m, void *work, ptrdiff_t from, ptrdiff_t to,
+                             int64_t length, const loci_call *c)
+{
+    return loci_cache_fork(m->plan, m->tables, work, m->cache, from, to, length, c);
+}
+static loci_status append_here(struct tree_machine *m, void *work, const loci_call *c)
+{
+    return loci_cache_append(m->plan, m->tables, work, m->cache, c);
+}
+static loci_status forward_here(struct tree_machine *m, void *work, const loci_call *c)
+{
+    return loci_forward(m->plan, m->tables, work, c);
+}
+static loci_status clear_here(struct tree_machine *m, void *at, size_t bytes)
+{
+    (void)m;
+    memset(at, 0, bytes);
+    return LOCI_OK;
+}
+static struct tree_machine processor(const loci_plan *p, const void *tables)
+{
+    return (struct tree_machine){ .plan = p,
+                                  .tables = tables,
+                                  .workspace = workspace_here,
+                                  .fork = fork_here,
+                                  .append = append_here,
+                                  .forward = forward_here,
+                                  .clear = clear_here,
+                                  .copy = loci_tree_copy };
+}
+size_t loci_tree_workspace(const loci_plan *p, const loci_cache *cache, const loci_tree *tree,
+                           const loci_call *call)
+{
+    struct tree_machine m = processor(p, NULL);
+    return loci_tree_measure(&m, cache, tree, call);
+}
+loci_status loci_tree_forward(const loci_plan *p, const void *tables, void *work, loci_cache *cache,
+                              const loci_tree *tree, const loci_call *call)
+{
+    struct tree_machine m = processor(p, tables);
+    return loci_tree_attend(&m, work, cache, tree, call);
+}
+loci_status loci_tree_keep(const loci_plan *p, const void *tables, void *work, loci_cache *cache,
+                           const loci_tree *tree, const int64_t *last, const loci_call *call)
+{
+    struct tree_machine m = processor(p, tables);
+    return loci_tree_follow(&m, work, cache, tree, last, call);
 }

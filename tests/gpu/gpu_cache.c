@@ -32,7 +32,8 @@ struct problem {
         LONG = 8, /* keys of more than a chunk */
         FULL = 16,
         BROKEN = 32,
-        RAW = 64 /* keys are not rotated before they are stored */
+        RAW = 64,   /* keys are not rotated before they are stored */
+        TREES = 128 /* of tokens, in four entries */
     } with;
 };
 #define F32 LOCI_F32, LOCI_F32, LOCI_F32
@@ -94,6 +95,16 @@ static const struct problem problems[] = {
     { "rope:pairing=half+alibi+cape:hidden=4", 1, 2, 1, 32, 32, 500, 0, Q8, 0 },
     { "tape", 2, 4, 2, 24, 20, 500, 0, F32, LENS | RAW },
     { "tape", 1, 2, 2, 32, 32, 500, 0, Q8, 0 },
+    { "rope:pairing=half", 4, 4, 2, 32, 20, 500, 0, F32, TREES },
+    { "rope:pairing=half,values=1+t5", 4, 2, 1, 32, 32, 500, 0, LOCI_BF16, LOCI_Q8_0, LOCI_F16,
+      TREES | LENS },
+    { "xpos:scale_base=40+alibi", 4, 2, 2, 24, 24, 500, 90, LOCI_F16, LOCI_F16, LOCI_F16,
+      TREES | PLACED },
+    { "liere:block=4,axes=2", 4, 2, 1, 32, 32, 500, 0, F32, TREES },
+    { "rope:pairing=half+fox", 4, 4, 2, 16, 20, 500, 0, F32, TREES },
+    { "path+sba", 4, 2, 1, 16, 20, 500, 0, F32, TREES },
+    { "rope:pairing=half+cope:gates=given,npos=20", 4, 4, 2, 16, 16, 500, 0, F32, TREES },
+    { "tape+cape:hidden=4", 4, 2, 2, 24, 20, 500, 0, F32, TREES },
 };
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
@@ -159,19 +170,58 @@ static void make_input(const struct pair *p, const loci_tensor *t, float *x, siz
                        : path                 ? 1 + walk_uniform()
                                               : 0.1 + 0.1 * walk_uniform());
 }
-/* Appends n tokens on both sides, and computes their rows. */
-static void grow(struct pair *p, ptrdiff_t n)
+/* Trees of tokens, and which of their nodes are kept. */
+struct trees {
+    int count;
+    loci_tree tree;
+    const int64_t *last;
+};
+/* The rows of trees on both sides, of which some nodes are kept. */
+static loci_status attend_here(const struct pair *p, const struct trees *t, loci_call *c)
+{
+    struct mem mem = { 0 };
+    c->work_bytes =
+        t ? loci_tree_workspace(p->plan, p->cache, &t->tree, c) : loci_workspace(p->plan, c, 0);
+    void *work = mem_alloc(&mem, c->work_bytes);
+    loci_status status = t ? loci_tree_forward(p->plan, p->tables, work, p->cache, &t->tree, c)
+                           : loci_cache_append(p->plan, p->tables, work, p->cache, c);
+    if (!status)
+        status = t ? loci_tree_keep(p->plan, p->tables, work, p->cache, &t->tree, t->last, c)
+                   : loci_forward(p->plan, p->tables, work, c);
+    mem_release(&mem, 0);
+    return status;
+}
+static loci_status attend_there(const struct pair *p, const struct trees *t, loci_call *c)
+{
+    struct there there = { .gpu = p->memory.gpu };
+    const loci_gpu_tables *tables = &p->tables_there;
+    loci_cache *cache = p->cache_there;
+    c->work_bytes = t ? loci_gpu_tree_workspace(p->plan_there, cache, &t->tree, c)
+                      : loci_gpu_workspace(p->plan_there, c, 0);
+    if (!CHECK_THAT(c->work_bytes > 0, "%s: does not run", p->name)) return LOCI_UNSUPPORTED;
+    void *work = copy_there(&there, NULL, c->work_bytes);
+    loci_status status = t ? loci_gpu_tree_forward(p->plan_there, tables, work, cache, &t->tree, c)
+                           : loci_gpu_cache_append(p->plan_there, tables, work, cache, c);
+    if (!status)
+        status = t ? loci_gpu_tree_keep(p->plan_there, tables, work, cache, &t->tree, t->last, c)
+                   : loci_gpu_forward(p->plan_there, tables, work, c);
+    release(&there);
+    return status;
+}
+/* Appends n tokens on both sides, and computes their rows; or those of n nodes of trees. */
+static void grow(struct pair *p, ptrdiff_t n, const struct trees *trees)
 {
     const struct problem *s = p->s;
+    const int batch = trees ? trees->count : s->batch;
     struct step a = { .there.gpu = p->memory.gpu };
     const int axes = loci_axes(p->plan);
-    const size_t B = (size_t)s->batch, N = (size_t)n, H = (size_t)s->heads, K = (size_t)s->kv_heads,
+    const size_t B = (size_t)batch, N = (size_t)n, H = (size_t)s->heads, K = (size_t)s->kv_heads,
                  D = (size_t)s->dim, V = (size_t)s->value_dim;
     a.rows = B * H * N;
     a.outputs = a.rows * V;
     loci_call *c = &a.call;
-    *c = (loci_call)LOCI_CALL(.batch = s->batch, .q_len = n, .k_len = n, .cache = p->cache,
-                              .error = &a.e);
+    *c = (loci_call)LOCI_CALL(.batch = batch, .q_len = n, .k_len = n,
+                              .cache = trees ? NULL : p->cache, .error = &a.e);
     c->q.data = numbers(&a.mem, a.rows * D, s->dtype, 2);
     c->k.data = numbers(&a.mem, B * K * N * D, s->dtype, 2);
     c->v.data = numbers(&a.mem, B * K * N * V, s->dtype, 1);
@@ -186,8 +236,8 @@ static void grow(struct pair *p, ptrdiff_t n)
     float *lse = mem_alloc(&a.mem, a.rows * sizeof *lse);
     *(p->plan->weight < 0 ? &c->lse : &c->rem) = lse;
     int64_t *lens = mem_alloc(&a.mem, B * sizeof *lens), *pos = mem_alloc(&a.mem, N * sizeof *pos);
-    for (ptrdiff_t b = 0; b < s->batch; b++) lens[b] = n - (b && p->step % 2 ? n / (b + 1) : 0);
-    if (s->with & LENS) c->k_lens = c->q_lens = lens;
+    for (ptrdiff_t b = 0; b < batch; b++) lens[b] = n - (b && p->step % 2 ? n / (b + 1) : 0);
+    if (s->with & LENS && !trees) c->k_lens = c->q_lens = lens;
     for (ptrdiff_t i = 0; i < n; i++) pos[i] = p->next + 3 * i + (i > 4);
     if (s->with & PLACED) c->q_pos = c->k_pos = pos;
     p->next += 3 * n + 1;
@@ -199,21 +249,21 @@ static void grow(struct pair *p, ptrdiff_t n)
     for (int i = 0; i < p->tensors; i++) {
         data[i] = p->learned[i];
         if (p->list[i].role != LOCI_INPUT) continue;
-        const size_t count = walk_count(&p->list[i], s->batch, n, n);
+        const size_t count = walk_count(&p->list[i], batch, n, n);
         data[i] = mem_alloc(&a.mem, count * sizeof(float));
         make_input(p, &p->list[i], data[i], count);
         there[i] = copy_there(&a.there, data[i], count * sizeof(float));
     }
     c->tensors = (const void *const *)data;
-    c->work_bytes = loci_workspace(p->plan, c, 0);
-    void *work = mem_alloc(&a.mem, c->work_bytes);
-    loci_status status = loci_cache_append(p->plan, p->tables, work, p->cache, c);
-    if (!status) status = loci_forward(p->plan, p->tables, work, c);
+    const size_t states = p->plan->states ? a.rows * D : 0;
+    float *ae = mem_alloc(&a.mem, states * sizeof *ae), *ae_back = mem_alloc(&a.mem, states * 4);
+    if (states) c->ae = ae;
+    loci_status status = attend_here(p, trees, c);
     if (status) CHECK_FAILED("%s on the CPU: %s", p->name, a.e.text);
 
     loci_call *t = &a.call_there;
     *t = *c;
-    t->cache = p->cache_there;
+    t->cache = trees ? NULL : p->cache_there;
     t->tensors = there;
     t->q.data = copy_there(&a.there, c->q.data, bytes_of(a.rows * D, s->dtype));
     t->k.data = copy_there(&a.there, c->k.data, bytes_of(B * K * N * D, s->dtype));
@@ -223,19 +273,18 @@ static void grow(struct pair *p, ptrdiff_t n)
     t->o.data = copy_there(&a.there, o, bytes_of(a.outputs, s->dtype));
     void *lse_there = copy_there(&a.there, lse_back, a.rows * sizeof *lse);
     *(p->plan->weight < 0 ? &t->lse : &t->rem) = lse_there;
-    t->work_bytes = loci_gpu_workspace(p->plan_there, t, 0);
-    if (!CHECK_THAT(t->work_bytes > 0, "%s: does not run", p->name)) goto end;
-    work = copy_there(&a.there, NULL, t->work_bytes);
-    status = loci_gpu_cache_append(p->plan_there, &p->tables_there, work, p->cache_there, t);
-    if (!CHECK_THAT(!status, "%s: append: %s", p->name, a.e.text)) goto end;
-    status = loci_gpu_forward(p->plan_there, &p->tables_there, work, t);
+    if (states) t->ae = copy_there(&a.there, ae_back, states * 4);
+    status = attend_there(p, trees, t);
     if (!status)
         status = loci_gpu_copy(a.there.gpu, o, t->o.data, bytes_of(a.outputs, s->dtype),
                                LOCI_GPU_DOWNLOAD, &a.e);
     if (!status)
         status = loci_gpu_copy(a.there.gpu, lse_back, lse_there, a.rows * sizeof *lse,
                                LOCI_GPU_DOWNLOAD, &a.e);
-    if (!CHECK_THAT(!status, "%s: forward: %s", p->name, a.e.text)) goto end;
+    if (!status && states)
+        status = loci_gpu_copy(a.there.gpu, ae_back, t->ae, states * 4, LOCI_GPU_DOWNLOAD, &a.e);
+    if (!CHECK_THAT(!status, "%s: %s", p->name, a.e.text)) goto end;
+    same(p->name, "ae", ae, ae_back, states, LOCI_F32);
     same(p->name, "o", c->o.data, o, a.outputs, s->dtype);
     same(p->name, "lse", lse, lse_back, a.rows, LOCI_F32);
     for (int b = 0; b < s->batch; b++)
@@ -245,6 +294,25 @@ end:
     p->step++;
     release(&a.there);
     mem_release(&a.mem, 0);
+}
+/* A tree of three paths that cross the border of a tile, of which one is kept without its last
+ * node; then two trees of a path each, of which the first has fewer nodes than rows. */
+static void grow_trees(struct pair *p)
+{
+    static const int64_t first = 0, one = 1, entry[] = { 0, 2 }, branch[] = { 1, 3 },
+                         nodes[] = { 2, 3 }, last[] = { -1, 1 }, seven = 7,
+                         parents[] = { -1, 0, 0, 1, 2, -1, 5, 3, 7 },
+                         chains[] = { -1, 0, 99, -1, 0, 1 };
+    const struct trees tree = { 1,
+                                LOCI_TREE(.entry = &first, .branch = &one, .room = 3,
+                                          .parents = parents),
+                                &seven },
+                       two = { 2,
+                               LOCI_TREE(.entry = entry, .branch = branch, .room = 1,
+                                         .nodes = nodes, .parents = chains),
+                               last };
+    grow(p, 9, &tree);
+    grow(p, 3, &two);
 }
 static void drop(struct pair *p, ptrdiff_t entry, int64_t count)
 {
@@ -332,17 +400,18 @@ static void check(const struct problem *s, int device, const char *way)
                                       copy_there(&p.memory, ones, room.device), &e),
                "%s: %s", name, e.text);
     if (!p.cache || !p.cache_there) goto end;
-    for (int i = 0; i < 16 && s->with & LONG; i++) grow(&p, s->with & RING ? 129 : 299);
+    for (int i = 0; i < 16 && s->with & LONG; i++) grow(&p, s->with & RING ? 129 : 299, NULL);
     static const ptrdiff_t steps[] = { 70, 1, 130, 3, 1, 1, 20, 2 };
     for (int i = 0; i < (int)(sizeof steps / sizeof *steps); i++) {
-        grow(&p, steps[i]);
+        grow(&p, steps[i], NULL);
+        if (i == 2 && s->with & TREES) grow_trees(&p);
         if (i == 3) drop(&p, s->batch - 1, 2);
         if (i == 4) edit(&p);
         if (i == 5) drop(&p, s->batch - 1, 20);
     }
     edit(&p);
-    grow(&p, 3);
-    grow(&p, 40);
+    grow(&p, 3, NULL);
+    grow(&p, 40, NULL);
 end:
     loci_gpu_plan_destroy(p.plan_there);
     loci_plan_destroy(p.plan);
@@ -453,6 +522,24 @@ static void check_refusals(int device)
             "a device reads those of loci_gpu_cache_create()");
     REFUSES(loci_cache_remove(plan, tables, work, cache, 0, 0, 1, &c), LOCI_BAD_ARG,
             "only functions of loci/gpu.h read it");
+    const int64_t root = -1, zero = 0;
+    loci_tree tree = LOCI_TREE(.entry = &zero, .branch = &zero, .room = 1, .parents = &root);
+    c.q_len = c.k_len = 1;
+    REFUSES(loci_gpu_tree_forward(there, &both, work, cache, &tree, &c), LOCI_BAD_ARG,
+            "a tree continues an entry that paths may take: 0");
+    CHECK_THAT(!loci_gpu_tree_workspace(there, cache, &tree, &c)
+                   && !loci_gpu_tree_workspace(NULL, cache, &tree, &c),
+               "no workspace of such a tree");
+    REFUSES(loci_gpu_tree_forward(there, NULL, work, cache, &tree, &c), LOCI_BAD_ARG,
+            "tables must have those of loci_prepare()");
+    REFUSES(loci_gpu_tree_forward(there, &both, work, here, &tree, &c), LOCI_BAD_ARG,
+            "a device reads those of loci_gpu_cache_create()");
+    REFUSES(loci_tree_forward(plan, tables, work, cache, &tree, &c), LOCI_BAD_ARG,
+            "only functions of loci/gpu.h read it");
+    tree.branch = &root;
+    REFUSES(loci_gpu_tree_keep(there, &both, work, cache, &tree, &root, &c), LOCI_BAD_ARG,
+            "must be entries of the cache, which has 1");
+    c.q_len = c.k_len = 2;
     REFUSES(loci_gpu_cache_fork(there, cache, 0, 1, 1, &e), LOCI_BAD_ARG, "two different ones");
     REFUSES(loci_gpu_cache_fork(there, here, 0, 1, 1, &e), LOCI_BAD_ARG,
             "a device reads those of loci_gpu_cache_create()");
