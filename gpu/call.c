@@ -175,7 +175,8 @@ static size_t lay_out_lists(struct gpu_call *g)
     g->used = -1;
     if (in->cache ? walks_over_room(g) : in->k_lens || in->q_seg) LIST(g->used, B * Lk, char);
     g->used_rows = -1;
-    if (p->turns_values && (in->q_seg || in->q_lens)) LIST(g->used_rows, B * Lq, char);
+    if (p->turns_values && (in->q_seg || in->q_lens || g->measured))
+        LIST(g->used_rows, B * Lq, char);
     for (int u = 0; u < k->uses; u++) {
         if (g->use[u].term == GPU_FACTOR) LIST(g->use[u].table, B * (size_t)p->heads * Lq, float);
         if (g->use[u].term == GPU_PIECES) LIST(g->use[u].rows, B * Lq, struct piece_row);
@@ -889,6 +890,12 @@ static bool decodes(const struct gpu_call *g)
     const struct decode_room room = decode_room(MOST_LANES, p->score_dim, p->value_dim);
     return (size_t)room.size * sizeof(float) <= g->plan->gpu->facts.shared;
 }
+/* The most rows that may be so few. */
+static ptrdiff_t most_decoded(const struct loci_plan *p)
+{
+    const ptrdiff_t rows = DECODE_LANES / (p->heads / p->kv_heads);
+    return rows < DECODE_ROWS ? rows : DECODE_ROWS;
+}
 static void set_lanes(struct gpu_call *g)
 {
     const struct loci_plan *p = g->call.plan;
@@ -1597,6 +1604,23 @@ loci_status loci_gpu_open_rotation(struct gpu_call *g, const loci_gpu_plan *plan
     return LOCI_OK;
 }
 
+/* Bytes for the pass of an open call; SIZE_MAX if there are too many. */
+static size_t pass_workspace(struct gpu_call g, bool backward)
+{
+    g.backward = backward;
+    g.decode = decodes(&g);
+    g.measured = true;
+    for (int i = 0; i < GPU_INPUTS && backward; i++) g.inputs[i] = &g; /* all gradients */
+    open_cache(&g);
+    lay_out_host(&g.call, NULL, true);
+    list_terms(&g, NULL);
+    g.list_bytes = lay_out_lists(&g);
+    const size_t bytes = lay_out_device(&g, NULL, backward ? list_parts(&g) : 0);
+    return g.list_bytes == SIZE_MAX ? SIZE_MAX : bytes;
+}
+/* The maximum over the passes of such a call, and over calls of fewer rows.  Passes over all keys
+ * and those that split them both need more with more rows.  A call that is too long to be split
+ * also counts the longest that is not. */
 size_t loci_gpu_workspace(const loci_gpu_plan *plan, const loci_call *given, int backward)
 {
     struct gpu_call g = { .plan = plan, .backward = backward != 0 };
@@ -1615,18 +1639,17 @@ size_t loci_gpu_workspace(const loci_gpu_plan *plan, const loci_call *given, int
         if (n > PTRDIFF_MAX) return 0;
         if (n > most) most = n;
     }
-    open_cache(&g);
-    lay_out_host(&g.call, NULL, true);
     for (int back = 0; back <= (backward != 0); back++) {
-        struct gpu_call h = g;
-        h.backward = back;
-        h.decode = decodes(&h);
-        h.measured = true;
-        for (int i = 0; i < GPU_INPUTS && back; i++) h.inputs[i] = &h; /* all gradients */
-        list_terms(&h, NULL);
-        h.list_bytes = lay_out_lists(&h);
-        const size_t n = lay_out_device(&h, NULL, back ? list_parts(&h) : 0);
-        if (h.list_bytes == SIZE_MAX || n > PTRDIFF_MAX) return 0;
+        const size_t n = pass_workspace(g, back);
+        if (n > PTRDIFF_MAX) return 0;
+        if (n > most) most = n;
+    }
+    if (g.in.q_len > most_decoded(plan->plan)) {
+        g.in.q_len = most_decoded(plan->plan);
+        g.in.q_lens = NULL;
+        if (loci_open_call(&g.call, plan->plan, &g.in, true)) return 0;
+        const size_t n = pass_workspace(g, false);
+        if (n > PTRDIFF_MAX) return 0;
         if (n > most) most = n;
     }
     return most;

@@ -7,7 +7,9 @@
 #include "gpu.h"
 #include "kernels/rooms.h"
 
-_Static_assert(sizeof(struct tree_move) == sizeof(struct row_move), "kernels read these lists");
+_Static_assert(sizeof(struct tree_move) == sizeof(struct row_move)
+                   && offsetof(struct tree_move, to) == offsetof(struct row_move, to),
+               "kernels read these lists");
 
 struct device_trees {
     struct tree_machine base;
@@ -55,22 +57,27 @@ static loci_status clear(struct tree_machine *m, void *at, size_t bytes)
 static loci_status copy(struct tree_machine *m, const struct tree_copy *c)
 {
     const struct device_trees *d = (struct device_trees *)m;
-    struct gpu_call g = { .plan = d->plan, .in.error = m->error };
-    struct params *p = &g.params;
-    p->dim = (int32_t)c->inner;
-    p->heads = (int32_t)c->outer;
-    p->batch = (int32_t)c->entries;
-    p->q_len = (int32_t)c->rows;
-    p->q_type = p->o_type = c->each == sizeof(float) ? GPU_F32 : GPU_BF16; /* bits as they are */
-    p->q = of_view(c->from);
-    p->o = of_view(c->to);
-    p->where = c->first * (int64_t)sizeof *c->move;
-    p->stick = p->mix = p->scan = -1;
-    g.arrays.q = c->from.data;
-    g.arrays.o = c->to.data;
-    g.arrays.lists = (char *)(uintptr_t)c->lists;
+    /* What the program is compiled for, which is the same for all copies. */
+    const struct gpu_call g = { .plan = d->plan,
+                                .in.error = m->error,
+                                .params = { .dim = m->plan->score_dim,
+                                            .value_dim = m->plan->value_dim,
+                                            .stick = -1,
+                                            .mix = -1,
+                                            .scan = -1 } };
+    struct params p = g.params;
+    p.dim = (int32_t)c->inner;
+    p.heads = (int32_t)c->outer;
+    p.batch = (int32_t)c->entries;
+    p.q_len = (int32_t)c->rows;
+    p.q_type = p.o_type = c->each == sizeof(float) ? GPU_F32 : GPU_BF16; /* bits as they are */
+    p.q = of_view(c->from);
+    p.o = of_view(c->to);
+    const struct arrays at = { .q = c->from.data,
+                               .o = c->to.data,
+                               .lists = (char *)(uintptr_t)c->move_there };
     return loci_gpu_run(&g, PASS_CACHE, "store_rows", c->entries * tiles(c->rows, ROTATED_ROWS), 0,
-                        &g.arrays, p);
+                        &at, &p);
 }
 static struct device_trees device_of(const loci_gpu_plan *plan, const loci_gpu_tables *tables)
 {
@@ -115,14 +122,12 @@ loci_status loci_gpu_tree_forward(const loci_gpu_plan *plan, const loci_gpu_tabl
     aligned_free(d.lists);
     return status;
 }
-loci_status loci_gpu_tree_keep(const loci_gpu_plan *plan, const loci_gpu_tables *tables, void *work,
-                               loci_cache *cache, const loci_tree *tree, const int64_t *last,
-                               const loci_call *call)
+loci_status loci_gpu_tree_keep(const loci_gpu_plan *plan, loci_cache *cache, const loci_tree *tree,
+                               const int64_t *last, const loci_call *call)
 {
     if (!plan) return LOCI_BAD_ARG;
-    TRY(check_tables(tables, call));
-    struct device_trees d = device_of(plan, tables);
-    const loci_status status = loci_tree_follow(&d.base, work, cache, tree, last, call);
+    struct device_trees d = device_of(plan, NULL);
+    const loci_status status = loci_tree_follow(&d.base, NULL, cache, tree, last, call);
     aligned_free(d.lists);
     return status;
 }

@@ -152,15 +152,15 @@ LOCI_API loci_status loci_gpu_cache_remove(const loci_gpu_plan *, const loci_gpu
 LOCI_API loci_status loci_gpu_cache_fork(const loci_gpu_plan *, loci_cache *, ptrdiff_t from,
                                          ptrdiff_t to, int64_t length, loci_error *);
 
-/* Trees of tokens in such a cache: loci_tree_forward() and loci_tree_keep() of loci/cache.h. */
+/* Trees of tokens in such a cache: loci_tree_forward() and loci_tree_keep() of loci/cache.h.
+ * Nothing has to be computed to keep nodes; of the call, batch, q_len, k_len and error are read. */
 LOCI_API size_t loci_gpu_tree_workspace(const loci_gpu_plan *, const loci_cache *,
                                         const loci_tree *, const loci_call *);
 LOCI_API loci_status loci_gpu_tree_forward(const loci_gpu_plan *, const loci_gpu_tables *,
                                            void *work, loci_cache *, const loci_tree *,
                                            const loci_call *);
-LOCI_API loci_status loci_gpu_tree_keep(const loci_gpu_plan *, const loci_gpu_tables *, void *work,
-                                        loci_cache *, const loci_tree *, const int64_t *last,
-                                        const loci_call *);
+LOCI_API loci_status loci_gpu_tree_keep(const loci_gpu_plan *, loci_cache *, const loci_tree *,
+                                        const int64_t *last, const loci_call *);
 
 #ifdef __cplusplus
 }

@@ -467,7 +467,7 @@ GPU_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "gpu_cache_fork": (_I, [_P, _P, _N, _N, c.c_int64, _E]),
     "gpu_tree_workspace": (_Z, [_P, _P, _TREE, _CALL]),
     "gpu_tree_forward": (_I, [_P, c.POINTER(GpuTables), _P, _P, _TREE, _CALL]),
-    "gpu_tree_keep": (_I, [_P, c.POINTER(GpuTables), _P, _P, _TREE, _P, _CALL]),
+    "gpu_tree_keep": (_I, [_P, _P, _TREE, _P, _CALL]),
 }
 FILE_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "model_open": (_I, [c.POINTER(_P), c.c_char_p, _E]),

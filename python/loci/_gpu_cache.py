@@ -111,21 +111,17 @@ class Place:
             there, call, alive = self._staged(device, laid, given, inputs, o, ae, bool((trees.nodes < laid.rows).any()))
         tree = trees.struct()
         size = library.gpu_tree_workspace(plan, cache._at, tree, call)
-        if size:  # else the call says what is wrong
+        work = there.room(size) if size else None  # without one, the call says what is wrong
+        if size:
             cache._take_paths(trees, taken)
-        work = there.room(size) if size else None
         self._check(cache, library.gpu_tree_forward(*at, work, cache._at, tree, call))
         there.done()
         cache._trees = trees
         del alive, pool
 
     def keep(self, cache: Cache, tree: Any, last: Any, call: Any) -> None:
-        device, library = self._turn(self.kind), _gpu.library()
-        plan, tables = _gpu.plan_on(device, cache._plan), _gpu.tables_on(device, cache._tables)
-        size = library.gpu_tree_workspace(plan, cache._at, tree, call)
-        memory = device.memory(size) if size else None
-        given = plan, tables, memory and memory.at, cache._at, tree, last, call
-        _c.check(library.gpu_tree_keep(*given), thread.error)
+        plan = _gpu.plan_on(self._turn(self.kind), cache._plan)
+        _c.check(_gpu.library().gpu_tree_keep(plan, cache._at, tree, last, call), thread.error)
 
     @staticmethod
     def _check(cache: Cache, status: int) -> None:

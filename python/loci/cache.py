@@ -681,22 +681,22 @@ class Cache:
             raise Error("keep() is for the nodes of the last tree(); there is none, or the cache has changed since")
         plan, (count, n) = self._plan, trees.parents.shape
         last = _spread(arrays.whole(node, "node", ((count,), ())), (count,))
-        # C wants the arrays of tree(), and neither reads nor writes them
-        unread = 8 * max(plan.dim, plan.value_dim)
-        unwritten = count * plan.heads * n * plan.value_dim * _c.SIZES[_c.DTYPES[plan.dtype]]
-        memory = aligned(unread + unwritten)
-        x = _c.View(_at(memory), _c.BROADCAST, _c.BROADCAST, _c.BROADCAST)
-        o = _c.View(memory.ctypes.data + unread)
-        call = _c.Call(size=c.sizeof(_c.Call), batch=count, q_len=n, k_len=n, q=x, k=x, o=o)
-        if not plan.values_in_keys:
-            call.v = x
-        pool = host()
-        call.host, call.error = pool, thread.error_at
         tree = trees.struct()
+        call = _c.Call(size=c.sizeof(_c.Call), batch=count, q_len=n, k_len=n, error=thread.error_at)
         if self._place is not None:
             self._place.keep(self, tree, _at(last), call)
             self._trees = None
             return
+        # C wants the arrays of tree(), and neither reads nor writes them
+        unread = aligned(8 * max(plan.dim, plan.value_dim))
+        unwritten = aligned(count * plan.heads * n * plan.value_dim * _c.SIZES[_c.DTYPES[plan.dtype]])
+        x = _c.View(_at(unread), _c.BROADCAST, _c.BROADCAST, _c.BROADCAST)
+        call.q = call.k = x
+        call.o = _c.View(_at(unwritten))
+        if not plan.values_in_keys:
+            call.v = x
+        pool = host()
+        call.host = pool
         size = _c.lib.tree_workspace(plan._handle, self._at, tree, call)
         try:
             at = plan._handle, self._tables.at, thread.work(size or _c.PAGE), self._at

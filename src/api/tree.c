@@ -145,13 +145,15 @@ static loci_status measure_trees(struct trees *t)
 }
 /* A tensor that has rows of its own for rows or for keys: [batch][outer][rows][inner] numbers. */
 struct by_row {
+    bool query;
     size_t outer, inner;
 };
 static bool has_rows(const loci_tensor *t, struct by_row *a)
 {
     bool rows = false;
-    *a = (struct by_row){ 1, 1 };
+    *a = (struct by_row){ false, 1, 1 };
     for (int i = 1; i < t->rank && t->role == LOCI_INPUT; i++) {
+        a->query |= t->shape[i] == LOCI_DIM_QUERIES;
         if (t->shape[i] == LOCI_DIM_QUERIES || t->shape[i] == LOCI_DIM_KEYS) rows = true;
         else if (rows) a->inner *= (size_t)t->shape[i];
         else a->outer *= (size_t)t->shape[i];
@@ -296,16 +298,17 @@ static loci_status copy_rows(const struct trees *t, struct rows_of r, void *rows
                                    view->row },
                         ours = { (char *)rows + first * entry * size, entry, head,
                                  (ptrdiff_t)inner };
-        TRY(copy(t->machine, &(struct tree_copy){ .from = r.back ? ours : theirs,
-                                                  .to = r.back ? theirs : ours,
-                                                  .entries = t->tree->room,
-                                                  .rows = r.rows,
-                                                  .outer = outer,
-                                                  .inner = inner,
-                                                  .each = each,
-                                                  .move = t->move + first * r.rows,
-                                                  .lists = t->move_there,
-                                                  .first = first * r.rows }));
+        TRY(copy(t->machine,
+                 &(struct tree_copy){ .from = r.back ? ours : theirs,
+                                      .to = r.back ? theirs : ours,
+                                      .entries = t->tree->room,
+                                      .rows = r.rows,
+                                      .outer = outer,
+                                      .inner = inner,
+                                      .each = each,
+                                      .move = t->move + first * r.rows,
+                                      .move_there =
+                                          t->move_there ? t->move_there + first * r.rows : NULL }));
     }
     return LOCI_OK;
 }
@@ -339,7 +342,8 @@ static void copy_list(const struct trees *t, struct rows_of r, void *to, const v
     memset(to, 0, (size_t)(t->entries * r.rows) * outer * 8);
     copy_rows(t, r, to, &view, outer, 1, 8, loci_tree_copy);
 }
-/* Positions, coordinates and tensors for such a call. */
+/* Positions, coordinates and tensors for such a call.  An append reads tensors by key, a pass over
+ * rows those by row. */
 static loci_status gather(const struct trees *t, struct rows_of r, loci_call *c)
 {
     const loci_plan *p = t->plan;
@@ -359,10 +363,11 @@ static loci_status gather(const struct trees *t, struct rows_of r, loci_call *c)
         t->tensors[i] = in->tensors ? in->tensors[i] : NULL;
         if (!t->tensors[i] || !has_rows(&p->tensors.list[i], &a)) continue;
         const loci_view view = dense(t, t->tensors[i], a.outer, a.inner, true);
+        t->tensors[i] = t->tensor[i];
+        if (a.query != r.fresh) continue;
         TRY(t->machine->clear(t->machine, t->tensor[i],
                               (size_t)(t->entries * r.rows) * a.outer * a.inner * p->real));
         TRY(copy_rows(t, r, t->tensor[i], &view, a.outer, a.inner, p->real, t->machine->copy));
-        t->tensors[i] = t->tensor[i];
     }
     return LOCI_OK;
 }
@@ -438,6 +443,16 @@ size_t loci_tree_measure(struct tree_machine *machine, const loci_cache *cache,
     const size_t bytes = lay_out(&t, NULL, NULL, &lists);
     return bytes == SIZE_MAX ? 0 : bytes;
 }
+/* Places the lists, in the workspace unless they have memory of their own. */
+static loci_status open_lists(struct trees *t, void *work)
+{
+    size_t bytes;
+    const bool fits = lay_out(t, NULL, NULL, &bytes) != SIZE_MAX;
+    char *lists = !fits ? NULL : t->machine->lists ? t->machine->lists(t->machine, bytes) : work;
+    CHECK(t->in->error, lists, LOCI_NO_MEMORY, "no memory for the lists of trees");
+    lay_out(t, lists, work, &bytes);
+    return LOCI_OK;
+}
 /* Places the rows in the workspace.  What is written may overlap nothing. */
 static loci_status open_work(struct trees *t, void *work)
 {
@@ -477,10 +492,7 @@ static loci_status open_work(struct trees *t, void *work)
     loci_add_list(&r, "rem", in->rem, heads, p->real, WRITTEN);
     loci_add_list(&r, "ae", in->ae, heads * (size_t)p->dim, p->real, WRITTEN);
     TRY(loci_check_regions(&r, e));
-    char *lists = t->machine->lists ? t->machine->lists(t->machine, list_bytes) : work;
-    CHECK(e, lists, LOCI_NO_MEMORY, "no memory for the lists of trees");
-    lay_out(t, lists, work, &list_bytes);
-    return LOCI_OK;
+    return open_lists(t, work);
 }
 
 loci_status loci_tree_attend(struct tree_machine *machine, void *work, loci_cache *cache,
@@ -553,7 +565,7 @@ loci_status loci_tree_follow(struct tree_machine *machine, void *work, loci_cach
         CHECK(e, last[b] >= -1 && last[b] < nodes_of(&tree, &now, b), LOCI_BAD_ARG,
               "last: node %lld of tree %td must be from -1 to %td", (long long)last[b], b,
               nodes_of(&tree, &now, b) - 1);
-    TRY(open_work(&t, work));
+    TRY(machine->lists ? open_lists(&t, NULL) : open_work(&t, work));
     find_paths(&t);
     for (ptrdiff_t i = 0; i < t.paths; i++) {
         const struct path *path = &t.path[i];

@@ -17,14 +17,11 @@ struct tree_copy {
     ptrdiff_t entries, rows;
     size_t outer, inner, each;
     const struct tree_move *move;
-    /* The same list where it was uploaded, from number `first` on. */
-    const struct tree_move *lists;
-    ptrdiff_t first;
+    const struct tree_move *move_there; /* the same list where it was uploaded */
 };
 
 struct tree_machine;
 typedef loci_status copy_tree(struct tree_machine *, const struct tree_copy *);
-/* Functions are those of loci/cache.h on this machine. */
 struct tree_machine {
     const loci_plan *plan;
     const void *tables; /* of the host */
@@ -33,6 +30,7 @@ struct tree_machine {
     loci_error *error;
     /* Memory of the host for lists; NULL: they are in `work`. */
     void *(*lists)(struct tree_machine *, size_t bytes);
+    /* loci_workspace(), loci_cache_fork(), loci_cache_append() and loci_forward(). */
     size_t (*workspace)(const struct tree_machine *, const loci_call *);
     loci_status (*fork)(struct tree_machine *, void *work, ptrdiff_t from, ptrdiff_t to,
                         int64_t length, const loci_call *);
@@ -46,7 +44,8 @@ struct tree_machine {
 /* That of the CPU. */
 copy_tree loci_tree_copy;
 
-/* loci_tree_workspace(), loci_tree_forward() and loci_tree_keep(). */
+/* loci_tree_workspace(), loci_tree_forward() and loci_tree_keep().  Where lists have memory of their
+ * own, to follow a path needs no `work`. */
 size_t loci_tree_measure(struct tree_machine *, const loci_cache *, const loci_tree *,
                          const loci_call *);
 loci_status loci_tree_attend(struct tree_machine *, void *work, loci_cache *, const loci_tree *,

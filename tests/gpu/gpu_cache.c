@@ -104,6 +104,7 @@ static const struct problem problems[] = {
     { "rope:pairing=half+fox", 4, 4, 2, 16, 20, 500, 0, F32, TREES },
     { "path+sba", 4, 2, 1, 16, 20, 500, 0, F32, TREES },
     { "rope:pairing=half+cope:gates=given,npos=20", 4, 4, 2, 16, 16, 500, 0, F32, TREES },
+    { "rope:pairing=half,values=1", 4, 2, 1, 32, 32, 16384, 0, F32, TREES },
     { "tape+cape:hidden=4", 4, 2, 2, 24, 20, 500, 0, F32, TREES },
 };
 
@@ -203,7 +204,7 @@ static loci_status attend_there(const struct pair *p, const struct trees *t, loc
     loci_status status = t ? loci_gpu_tree_forward(p->plan_there, tables, work, cache, &t->tree, c)
                            : loci_gpu_cache_append(p->plan_there, tables, work, cache, c);
     if (!status)
-        status = t ? loci_gpu_tree_keep(p->plan_there, tables, work, cache, &t->tree, t->last, c)
+        status = t ? loci_gpu_tree_keep(p->plan_there, cache, &t->tree, t->last, c)
                    : loci_gpu_forward(p->plan_there, tables, work, c);
     release(&there);
     return status;
@@ -296,22 +297,29 @@ end:
     mem_release(&a.mem, 0);
 }
 /* A tree of three paths that cross the border of a tile, of which one is kept without its last
- * node; then two trees of a path each, of which the first has fewer nodes than rows. */
+ * node; one whose rows are split over keys, but would not be if all paths were as long as the
+ * longest; and two trees of a path each, of which the first has fewer nodes than rows. */
 static void grow_trees(struct pair *p)
 {
     static const int64_t first = 0, one = 1, entry[] = { 0, 2 }, branch[] = { 1, 3 },
-                         nodes[] = { 2, 3 }, last[] = { -1, 1 }, seven = 7,
+                         nodes[] = { 2, 3 }, last[] = { -1, 1 }, seven = 7, root = -1,
                          parents[] = { -1, 0, 0, 1, 2, -1, 5, 3, 7 },
-                         chains[] = { -1, 0, 99, -1, 0, 1 };
+                         chains[] = { -1, 0, 99, -1, 0, 1 },
+                         deep[] = { -1, 0, 0, 2, 3, 4, 5, 6, 7, 8 };
     const struct trees tree = { 1,
                                 LOCI_TREE(.entry = &first, .branch = &one, .room = 3,
                                           .parents = parents),
                                 &seven },
+                       long_one = { 1,
+                                    LOCI_TREE(.entry = &first, .branch = &one, .room = 3,
+                                              .parents = deep),
+                                    &root },
                        two = { 2,
                                LOCI_TREE(.entry = entry, .branch = branch, .room = 1,
                                          .nodes = nodes, .parents = chains),
                                last };
     grow(p, 9, &tree);
+    grow(p, 10, &long_one);
     grow(p, 3, &two);
 }
 static void drop(struct pair *p, ptrdiff_t entry, int64_t count)
@@ -537,7 +545,7 @@ static void check_refusals(int device)
     REFUSES(loci_tree_forward(plan, tables, work, cache, &tree, &c), LOCI_BAD_ARG,
             "only functions of loci/gpu.h read it");
     tree.branch = &root;
-    REFUSES(loci_gpu_tree_keep(there, &both, work, cache, &tree, &root, &c), LOCI_BAD_ARG,
+    REFUSES(loci_gpu_tree_keep(there, cache, &tree, &root, &c), LOCI_BAD_ARG,
             "must be entries of the cache, which has 1");
     c.q_len = c.k_len = 2;
     REFUSES(loci_gpu_cache_fork(there, cache, 0, 1, 1, &e), LOCI_BAD_ARG, "two different ones");
