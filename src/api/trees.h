@@ -44,8 +44,8 @@ struct tree_machine {
 /* That of the CPU. */
 copy_tree loci_tree_copy;
 
-/* loci_tree_workspace(), loci_tree_forward() and loci_tree_keep().  Where lists have memory of their
- * own, to follow a path needs no `work`. */
+/* loci_tree_workspace(), loci_tree_forward() and loci_tree_keep().  If lists have memory of their
+ * own, following a path needs no `work`. */
 size_t loci_tree_measure(struct tree_machine *, const loci_cache *, const loci_tree *,
                          const loci_call *);
 loci_status loci_tree_attend(struct tree_machine *, void *work, loci_cache *, const loci_tree *,

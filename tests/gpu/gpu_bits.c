@@ -4,11 +4,12 @@
  *
  * Devices are the host's loops, with the threads of a phase shuffled, and the first OpenCL device
  * if there is one, on a few shapes.  A small shape has all texts (slow builds: every tenth), each
- * other shape every tenth, and one gradient at a time every sixth.  $LOCI_DEVICES names other
- * devices, "cuda:0 host host:1", and tries all texts.  $LOCI_WALK takes the whole walk, not its small
- * problems alone; $LOCI_SHAPES=n only the first n shapes; $LOCI_PART=i/n every n-th problem, from
- * the i-th one on.  $LOCI_LEFT_OUT prints why problems do not run.  The argument, if there is one,
- * is a text: only its problems are tried.  scripts/gpu runs all of it.
+ * other shape every tenth, those of many keys every twentieth, and one gradient at a time every
+ * sixth.  $LOCI_DEVICES names other devices, "cuda:0 host host:1", and tries all texts.  $LOCI_WALK
+ * takes the whole walk, not its small problems alone; $LOCI_SHAPES=n only the first n shapes;
+ * $LOCI_PART=i/n every n-th problem, from the i-th one on.  $LOCI_LEFT_OUT prints why problems do
+ * not run.  The argument, if there is one, is a text: only its problems are tried.  scripts/gpu
+ * runs all of it.
  */
 #define _XOPEN_SOURCE 600 /* putenv() */
 #include <math.h>
@@ -646,7 +647,10 @@ int main(int argc, char **argv)
     open_devices("host:2", !LOCI_SLOW);
     const int devices_of_all = given || device_count < 2 ? device_count : 1;
     for (int i = 0; i < (few && atoi(few) < most ? atoi(few) : most); i++) {
-        const int often = given ? 1 : i || LOCI_SLOW ? 10 : 1;
+        const int often = given                           ? 1
+                        : i > 0 && shapes[i].k_len > 4000 ? 20
+                        : i || LOCI_SLOW                  ? 10
+                                                          : 1;
         for (int k = 0; k < (int)(sizeof texts / sizeof *texts); k++)
             if (argc < 2 ? (k + i) % often == 0 : strstr(texts[k], argv[1]) != NULL) {
                 const int opened = device_count;
@@ -657,8 +661,9 @@ int main(int argc, char **argv)
             }
     }
     while (device_count > devices_of_all) loci_gpu_close(gpus[--device_count]);
-    for (int k = 0; k < COUNT(of_distances); k++)
-        for (int i = 0; i < 2 && (argc < 2 || strstr(of_distances[k], argv[1])); i++)
+    for (int k = 0; k < COUNT(of_distances); k += LOCI_SLOW ? 2 : 1)
+        for (int i = 0; i < (LOCI_SLOW ? 1 : 2) && (argc < 2 || strstr(of_distances[k], argv[1]));
+             i++)
             check_shape(of_distances[k], &repeated, i ? 0.3 : 0, OUT_O);
     for (int k = 0; k < (int)(sizeof texts / sizeof *texts) && !LOCI_SLOW; k++)
         if ((argc < 2 ? given || k % 3 == 0 : strstr(texts[k], argv[1]) != NULL)
