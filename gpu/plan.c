@@ -239,7 +239,8 @@ static void choose_shape(struct loci_gpu_plan *g)
 /* ---- Programs -------------------------------------------------------------------------------- */
 
 /* Programs for all plans (one for each first_term(), with cape and without) are compiled once,
- * which is worth more than speed on a processor and in tests. */
+ * which is worth more than speed on a processor and in tests.  PoCL 3.1 has wrong numbers in
+ * programs for one plan in heads wider than 64, though not with -cl-opt-disable. */
 static bool is_general(const struct loci_gpu *gpu)
 {
     const char *programs = getenv("LOCI_GPU_PROGRAMS");
