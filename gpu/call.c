@@ -890,8 +890,8 @@ static bool decodes(const struct gpu_call *g)
     const struct decode_room room = decode_room(MOST_LANES, p->score_dim, p->value_dim);
     return (size_t)room.size * sizeof(float) <= g->plan->gpu->facts.shared;
 }
-/* The most rows that may be so few. */
-static ptrdiff_t most_decoded(const struct loci_plan *p)
+/* The most rows that are split over keys. */
+static ptrdiff_t most_split_rows(const struct loci_plan *p)
 {
     const ptrdiff_t rows = DECODE_LANES / (p->heads / p->kv_heads);
     return rows < DECODE_ROWS ? rows : DECODE_ROWS;
@@ -1644,8 +1644,8 @@ size_t loci_gpu_workspace(const loci_gpu_plan *plan, const loci_call *given, int
         if (n > PTRDIFF_MAX) return 0;
         if (n > most) most = n;
     }
-    if (g.in.q_len > most_decoded(plan->plan)) {
-        g.in.q_len = most_decoded(plan->plan);
+    if (g.in.q_len > most_split_rows(plan->plan)) {
+        g.in.q_len = most_split_rows(plan->plan);
         g.in.q_lens = NULL;
         if (loci_open_call(&g.call, plan->plan, &g.in, true)) return 0;
         const size_t n = pass_workspace(g, false);

@@ -12,49 +12,49 @@ _Static_assert(sizeof(struct tree_move) == sizeof(struct row_move)
                "kernels read these lists");
 
 struct device_trees {
-    struct tree_machine base;
+    struct tree_backend base;
     const loci_gpu_plan *plan;
     const loci_gpu_tables *tables;
     void *lists; /* memory of the host */
 };
-static void *lists_of(struct tree_machine *m, size_t bytes)
+static void *lists_of(struct tree_backend *m, size_t bytes)
 {
     struct device_trees *d = (struct device_trees *)m;
     return d->lists = aligned_new(bytes);
 }
-static size_t workspace_of(const struct tree_machine *m, const loci_call *c)
+static size_t workspace_of(const struct tree_backend *m, const loci_call *c)
 {
     return loci_gpu_workspace(((const struct device_trees *)m)->plan, c, 0);
 }
-static loci_status fork_there(struct tree_machine *m, void *work, ptrdiff_t from, ptrdiff_t to,
+static loci_status fork_there(struct tree_backend *m, void *work, ptrdiff_t from, ptrdiff_t to,
                               int64_t length, const loci_call *c)
 {
     (void)work;
     return loci_gpu_cache_fork(((struct device_trees *)m)->plan, m->cache, from, to, length,
                                c->error);
 }
-static loci_status append_there(struct tree_machine *m, void *work, const loci_call *c)
+static loci_status append_there(struct tree_backend *m, void *work, const loci_call *c)
 {
     const struct device_trees *d = (struct device_trees *)m;
     return loci_gpu_cache_append(d->plan, d->tables, work, m->cache, c);
 }
-static loci_status forward_there(struct tree_machine *m, void *work, const loci_call *c)
+static loci_status forward_there(struct tree_backend *m, void *work, const loci_call *c)
 {
     const struct device_trees *d = (struct device_trees *)m;
     return loci_gpu_forward(d->plan, d->tables, work, c);
 }
-static loci_status upload(struct tree_machine *m, void *to, const void *from, size_t bytes)
+static loci_status upload(struct tree_backend *m, void *to, const void *from, size_t bytes)
 {
     const struct device_trees *d = (struct device_trees *)m;
     return d->plan->gpu->backend->copy(d->plan->gpu->state, to, from, bytes, TO_DEVICE, m->error);
 }
-static loci_status clear(struct tree_machine *m, void *at, size_t bytes)
+static loci_status clear(struct tree_backend *m, void *at, size_t bytes)
 {
     const struct device_trees *d = (struct device_trees *)m;
     return d->plan->gpu->backend->clear(d->plan->gpu->state, at, bytes, m->error);
 }
 /* By the kernel that puts rows into caches. */
-static loci_status copy(struct tree_machine *m, const struct tree_copy *c)
+static loci_status copy(struct tree_backend *m, const struct tree_copy *c)
 {
     const struct device_trees *d = (struct device_trees *)m;
     /* What the program is compiled for, which is the same for all copies. */
@@ -109,7 +109,7 @@ size_t loci_gpu_tree_workspace(const loci_gpu_plan *plan, const loci_cache *cach
 {
     if (!plan) return 0;
     struct device_trees d = device_of(plan, NULL);
-    return loci_tree_measure(&d.base, cache, tree, call);
+    return loci_tree_workspace_on(&d.base, cache, tree, call);
 }
 loci_status loci_gpu_tree_forward(const loci_gpu_plan *plan, const loci_gpu_tables *tables,
                                   void *work, loci_cache *cache, const loci_tree *tree,
@@ -118,7 +118,7 @@ loci_status loci_gpu_tree_forward(const loci_gpu_plan *plan, const loci_gpu_tabl
     if (!plan) return LOCI_BAD_ARG;
     TRY(check_tables(tables, call));
     struct device_trees d = device_of(plan, tables);
-    const loci_status status = loci_tree_attend(&d.base, work, cache, tree, call);
+    const loci_status status = loci_tree_forward_on(&d.base, work, cache, tree, call);
     aligned_free(d.lists);
     return status;
 }
@@ -127,7 +127,7 @@ loci_status loci_gpu_tree_keep(const loci_gpu_plan *plan, loci_cache *cache, con
 {
     if (!plan) return LOCI_BAD_ARG;
     struct device_trees d = device_of(plan, NULL);
-    const loci_status status = loci_tree_follow(&d.base, NULL, cache, tree, last, call);
+    const loci_status status = loci_tree_keep_on(&d.base, NULL, cache, tree, last, call);
     aligned_free(d.lists);
     return status;
 }

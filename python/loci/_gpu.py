@@ -244,14 +244,14 @@ class Staged(Direct):
         self.device.copy(at, self.kind.pointer(x), x.nbytes, _c.UPLOAD)
         return at
 
-    def write(self, x: Any, layout: str, some: bool = False) -> Any:
+    def write(self, x: Any, layout: str, partial: bool = False) -> Any:
         shape = tuple(x.shape)
         strides = arrays.dense_strides(shape)
-        return _c.View(self.write_dense(x, some), *arrays.strides_for(shape, strides, layout, True))
+        return _c.View(self.write_dense(x, partial), *arrays.strides_for(shape, strides, layout, True))
 
-    def write_dense(self, x: Any, some: bool = False) -> int:
-        """some: rows that are not written stay as they are."""
-        at = self.read_dense(self.kind.dense(x)) if some else self.room(x.nbytes)
+    def write_dense(self, x: Any, partial: bool = False) -> int:
+        """partial: rows that are not written stay as they are."""
+        at = self.read_dense(self.kind.dense(x)) if partial else self.room(x.nbytes)
         self.results.append((x, at))
         return at
 

@@ -136,24 +136,18 @@ class Place:
 
     @staticmethod
     def _staged(
-        device: Any,
-        laid: Any,
-        given: Mapping[str, Any],
-        inputs: Any,
-        o: Any,
-        averages: Any,
-        some: bool = False,
+        device: Any, laid: Any, given: Mapping[str, Any], inputs: Any, o: Any, averages: Any, partial: bool = False
     ) -> Any:
-        """The call of copies there.  some: rows of results stay as they are."""
+        """The call of copies there.  partial: rows of results stay as they are."""
         there, kind = _gpu.Staged(laid.kind, device), laid.kind
         call = _c.Call.from_buffer_copy(laid.call)
         call.error = thread.error_at
         for name, x in given.items():
             setattr(call, name, there.read(kind.detach(x), laid.layout))
         if o is not None:
-            call.o = there.write(o, laid.layout, some)
+            call.o = there.write(o, laid.layout, partial)
         if averages is not None:
-            call.ae = there.write_dense(averages, some)
+            call.ae = there.write_dense(averages, partial)
         given_inputs = laid.first or inputs
         for name, i in laid.inputs.items():
             laid.list[i] = there.read_dense(kind.detach(given_inputs[name]))

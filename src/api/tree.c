@@ -46,7 +46,7 @@ struct path {
 /* The trees of a call, and the memory of their rows.  Buffers have `longest` rows for each entry of
  * the cache. */
 struct trees {
-    struct tree_machine *machine;
+    struct tree_backend *backend;
     const loci_plan *plan;
     const loci_tree *tree;
     const loci_call *in;
@@ -61,7 +61,7 @@ struct trees {
     const void **tensors;
     struct tree_move *move; /* of the copies that come next */
 
-    /* Memory of the machine. */
+    /* Memory of the backend. */
     struct tree_move *move_there;
     char *rows[4];  /* q, k, v, o */
     void *row, *ae; /* lse or rem */
@@ -92,7 +92,7 @@ static loci_status measure_trees(struct trees *t)
     const loci_tree *tree = t->tree;
     const loci_call *in = t->in;
     loci_error *e = in->error;
-    const struct loci_cache *c = t->machine->cache;
+    const struct loci_cache *c = t->backend->cache;
     CHECK(e, !c->form.ring, LOCI_BAD_ARG, "trees do not support rings");
     CHECK(e, !t->plan->full, LOCI_BAD_ARG,
           "trees need a causal plan: with full = 1 a row would see the nodes below it");
@@ -165,7 +165,7 @@ static loci_call call_of(const struct trees *t, ptrdiff_t rows)
 {
     const loci_call *in = t->in;
     loci_call c = LOCI_CALL(.batch = t->entries, .q_len = rows, .k_len = rows,
-                            .cache = t->machine->cache, .host = in->host, .error = in->error,
+                            .cache = t->backend->cache, .host = in->host, .error = in->error,
                             .work_bytes = t->work_bytes, .tables_bytes = in->tables_bytes,
                             .per_batch = in->k_pos || in->k_coord, .tensors = t->tensors);
     *(t->plan->weight < 0 ? &c.lse : &c.rem) = t->row;
@@ -203,7 +203,7 @@ static void lay_out_rows(struct trees *t, struct arena *a)
                  numbers[] = { (size_t)(p->heads * p->dim), (size_t)(p->kv_heads * p->dim),
                                p->values_in_keys ? 0 : (size_t)(p->kv_heads * p->value_dim),
                                (size_t)(p->heads * p->value_dim) };
-    if (t->machine->upload) t->move_there = carve_bytes(a, rows, sizeof *t->move);
+    if (t->backend->upload) t->move_there = carve_bytes(a, rows, sizeof *t->move);
     for (int i = 0; i < COUNT(numbers); i++)
         t->rows[i] = carve_bytes(a, rows * numbers[i], p->stored);
     t->row = carve_bytes(a, rows * (size_t)p->heads, p->real);
@@ -220,20 +220,19 @@ static void lay_out_rows(struct trees *t, struct arena *a)
     most.k_pos = in->k_pos;
     most.q_coord = in->q_coord;
     most.k_coord = in->k_coord;
-    *(p->weight < 0 ? &most.lse : &most.rem) = t->machine->cache;
+    *(p->weight < 0 ? &most.lse : &most.rem) = t->backend->cache;
     most.ae = in->ae;
-    t->work_bytes = t->longest ? t->machine->workspace(t->machine, &most) : 1;
+    t->work_bytes = t->longest ? t->backend->workspace(t->backend, &most) : 1;
     if (!t->work_bytes) a->full = true;
     else carve_bytes(a, t->work_bytes, 1);
 }
-/* Returns the bytes of `work`, and those of lists that have memory of their own. */
-static size_t lay_out(struct trees *t, char *lists, char *work, size_t *list_bytes)
+/* The bytes of `work`. */
+static size_t measure_work(struct trees *t)
 {
-    struct arena own = { .base = lists }, all = { .base = work };
-    lay_out_lists(t, t->machine->lists ? &own : &all);
+    struct arena all = { 0 };
+    if (!t->backend->lists) lay_out_lists(t, &all);
     lay_out_rows(t, &all);
-    *list_bytes = own.used;
-    return own.full || all.full ? SIZE_MAX : all.used;
+    return all.full ? SIZE_MAX : all.used;
 }
 
 /* ---- Rows of paths --------------------------------------------------------------------------- */
@@ -282,8 +281,8 @@ static loci_status list_moves(struct trees *t, struct rows_of r)
             move[i] = r.back ? (struct tree_move){ i, node } : (struct tree_move){ node, i };
         }
     }
-    if (!t->machine->upload) return LOCI_OK;
-    return t->machine->upload(t->machine, t->move_there, t->move, (size_t)all * sizeof *t->move);
+    if (!t->backend->upload) return LOCI_OK;
+    return t->backend->upload(t->backend, t->move_there, t->move, (size_t)all * sizeof *t->move);
 }
 /* Copies rows of all trees from a view of the caller to [entries][outer][rows][inner], or back, as
  * the list of moves says.  Strides are in numbers of `each` bytes. */
@@ -298,7 +297,7 @@ static loci_status copy_rows(const struct trees *t, struct rows_of r, void *rows
                                    view->row },
                         ours = { (char *)rows + first * entry * size, entry, head,
                                  (ptrdiff_t)inner };
-        TRY(copy(t->machine,
+        TRY(copy(t->backend,
                  &(struct tree_copy){ .from = r.back ? ours : theirs,
                                       .to = r.back ? theirs : ours,
                                       .entries = t->tree->room,
@@ -312,9 +311,9 @@ static loci_status copy_rows(const struct trees *t, struct rows_of r, void *rows
     }
     return LOCI_OK;
 }
-loci_status loci_tree_copy(struct tree_machine *machine, const struct tree_copy *c)
+loci_status loci_tree_copy(struct tree_backend *backend, const struct tree_copy *c)
 {
-    (void)machine;
+    (void)backend;
     const size_t bytes = c->inner * c->each;
     for (ptrdiff_t e = 0; e < c->entries; e++)
         for (ptrdiff_t o = 0; o < (ptrdiff_t)c->outer; o++)
@@ -365,9 +364,9 @@ static loci_status gather(const struct trees *t, struct rows_of r, loci_call *c)
         const loci_view view = dense(t, t->tensors[i], a.outer, a.inner, true);
         t->tensors[i] = t->tensor[i];
         if (a.query != r.fresh) continue;
-        TRY(t->machine->clear(t->machine, t->tensor[i],
+        TRY(t->backend->clear(t->backend, t->tensor[i],
                               (size_t)(t->entries * r.rows) * a.outer * a.inner * p->real));
-        TRY(copy_rows(t, r, t->tensor[i], &view, a.outer, a.inner, p->real, t->machine->copy));
+        TRY(copy_rows(t, r, t->tensor[i], &view, a.outer, a.inner, p->real, t->backend->copy));
     }
     return LOCI_OK;
 }
@@ -400,19 +399,19 @@ static loci_status check_call(const struct trees *t)
     return LOCI_OK;
 }
 /* Reads and validates all but the numbers. */
-static loci_status open_trees(struct trees *t, struct tree_machine *machine, loci_call *now,
+static loci_status open_trees(struct trees *t, struct tree_backend *backend, loci_call *now,
                               loci_tree *tree, const loci_cache *cache, const loci_tree *given_tree,
                               const loci_call *given)
 {
-    const loci_plan *p = machine->plan;
+    const loci_plan *p = backend->plan;
     TRY(loci_copy_call(now, true, given));
-    loci_error *e = machine->error = now->error;
-    machine->cache = (loci_cache *)(uintptr_t)cache;
+    loci_error *e = backend->error = now->error;
+    backend->cache = (loci_cache *)(uintptr_t)cache;
     TRY(loci_cache_check_plan(p, 0, 1, e));
-    TRY(loci_cache_check(p, cache, machine->there, e));
+    TRY(loci_cache_check(p, cache, backend->there, e));
     CHECK(e, given_tree, LOCI_BAD_ARG, "the tree must not be NULL");
     TRY(COPY_STRUCT(loci_tree, tree, given_tree, parents, true, e));
-    *t = (struct trees){ .machine = machine,
+    *t = (struct trees){ .backend = backend,
                          .plan = p,
                          .tree = tree,
                          .in = now,
@@ -429,28 +428,27 @@ static loci_status open_trees(struct trees *t, struct tree_machine *machine, loc
     if (p->values_in_keys) return loci_check_values(p, now);
     return loci_spell_out(&t->v, "v", B, p->kv_heads, L, p->value_dim, e);
 }
-size_t loci_tree_measure(struct tree_machine *machine, const loci_cache *cache,
-                         const loci_tree *tree, const loci_call *given)
+size_t loci_tree_workspace_on(struct tree_backend *backend, const loci_cache *cache,
+                              const loci_tree *tree, const loci_call *given)
 {
     struct trees t;
     loci_call now;
     loci_tree copy;
     loci_call quiet;
-    size_t lists;
     if (loci_copy_call(&quiet, true, given)) return 0;
     quiet.error = NULL;
-    if (open_trees(&t, machine, &now, &copy, cache, tree, &quiet)) return 0;
-    const size_t bytes = lay_out(&t, NULL, NULL, &lists);
+    if (open_trees(&t, backend, &now, &copy, cache, tree, &quiet)) return 0;
+    const size_t bytes = measure_work(&t);
     return bytes == SIZE_MAX ? 0 : bytes;
 }
-/* Places the lists, in the workspace unless they have memory of their own. */
-static loci_status open_lists(struct trees *t, void *work)
+/* Places lists that have memory of their own. */
+static loci_status open_lists(struct trees *t)
 {
-    size_t bytes;
-    const bool fits = lay_out(t, NULL, NULL, &bytes) != SIZE_MAX;
-    char *lists = !fits ? NULL : t->machine->lists ? t->machine->lists(t->machine, bytes) : work;
-    CHECK(t->in->error, lists, LOCI_NO_MEMORY, "no memory for the lists of trees");
-    lay_out(t, lists, work, &bytes);
+    struct arena size = { 0 }, own = { 0 };
+    lay_out_lists(t, &size);
+    if (!size.full) own.base = t->backend->lists(t->backend, size.used);
+    CHECK(t->in->error, own.base, LOCI_NO_MEMORY, "no memory for the lists of trees");
+    lay_out_lists(t, &own);
     return LOCI_OK;
 }
 /* Places the rows in the workspace.  What is written may overlap nothing. */
@@ -459,8 +457,7 @@ static loci_status open_work(struct trees *t, void *work)
     const loci_plan *p = t->plan;
     const loci_call *in = t->in;
     loci_error *e = in->error;
-    size_t list_bytes;
-    const size_t bytes = lay_out(t, NULL, NULL, &list_bytes);
+    const size_t bytes = measure_work(t);
     const ptrdiff_t B = in->batch, L = in->q_len;
     CHECK(e, bytes != SIZE_MAX, LOCI_BAD_ARG, "these trees need more bytes than size_t can count");
     CHECK(e, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG,
@@ -479,11 +476,11 @@ static loci_status open_work(struct trees *t, void *work)
     struct regions r;
     r.n = 0;
     const size_t heads = (size_t)(B * p->heads * L);
-    loci_add_list(&r, "cache", t->machine->cache, loci_cache_bytes(p, t->machine->cache), 1,
+    loci_add_list(&r, "cache", t->backend->cache, loci_cache_bytes(p, t->backend->cache), 1,
                   WRITTEN);
-    loci_cache_add_there(p, t->machine->cache, &r, WRITTEN);
+    loci_cache_add_there(p, t->backend->cache, &r, WRITTEN);
     loci_add_list(&r, "work", work, bytes, 1, WRITTEN);
-    loci_add_list(&r, "tables", t->machine->tables, 64, 1, READ);
+    loci_add_list(&r, "tables", t->backend->tables, 64, 1, READ);
     loci_add_view(&r, "q", &t->q, B, p->heads, L, p->dim, p->stored, READ);
     loci_add_view(&r, "k", &t->k, B, p->kv_heads, L, p->dim, p->stored, READ);
     loci_add_view(&r, "v", &t->v, B, p->kv_heads, L, p->value_dim, p->stored, READ);
@@ -492,17 +489,21 @@ static loci_status open_work(struct trees *t, void *work)
     loci_add_list(&r, "rem", in->rem, heads, p->real, WRITTEN);
     loci_add_list(&r, "ae", in->ae, heads * (size_t)p->dim, p->real, WRITTEN);
     TRY(loci_check_regions(&r, e));
-    return open_lists(t, work);
+    struct arena all = { .base = work };
+    if (t->backend->lists) TRY(open_lists(t));
+    else lay_out_lists(t, &all);
+    lay_out_rows(t, &all);
+    return LOCI_OK;
 }
 
-loci_status loci_tree_attend(struct tree_machine *machine, void *work, loci_cache *cache,
-                             const loci_tree *given_tree, const loci_call *given)
+loci_status loci_tree_forward_on(struct tree_backend *backend, void *work, loci_cache *cache,
+                                 const loci_tree *given_tree, const loci_call *given)
 {
     struct trees t;
     loci_call now;
     loci_tree tree;
-    const loci_plan *p = machine->plan;
-    TRY(open_trees(&t, machine, &now, &tree, cache, given_tree, given));
+    const loci_plan *p = backend->plan;
+    TRY(open_trees(&t, backend, &now, &tree, cache, given_tree, given));
     CHECK(now.error, (p->weight < 0 ? !now.rem : !now.lse), LOCI_BAD_ARG, "%s must be NULL: %s",
           p->weight < 0 ? "rem" : "lse",
           p->weight < 0 ? "only sba has a remainder" : "sba has a remainder instead");
@@ -521,51 +522,51 @@ loci_status loci_tree_attend(struct tree_machine *machine, void *work, loci_cach
     loci_call c = call_of(&t, keys.rows);
     for (ptrdiff_t i = 0; i < t.paths; i++) {
         const ptrdiff_t from = (ptrdiff_t)tree.entry[t.path[i].tree];
-        TRY(machine->fork(machine, t.work, from, t.path[i].entry, lengths(cache)[from], &c));
+        TRY(backend->fork(backend, t.work, from, t.path[i].entry, lengths(cache)[from], &c));
     }
     const size_t H = (size_t)p->heads, G = (size_t)p->kv_heads, D = (size_t)p->dim,
                  Dv = (size_t)p->value_dim;
     TRY(list_moves(&t, keys));
-    TRY(copy_rows(&t, keys, t.rows[1], &t.k, G, D, p->stored, machine->copy));
+    TRY(copy_rows(&t, keys, t.rows[1], &t.k, G, D, p->stored, backend->copy));
     if (!p->values_in_keys)
-        TRY(copy_rows(&t, keys, t.rows[2], &t.v, G, Dv, p->stored, machine->copy));
+        TRY(copy_rows(&t, keys, t.rows[2], &t.v, G, Dv, p->stored, backend->copy));
     TRY(gather(&t, keys, &c));
     c.k.data = t.rows[1];
     c.v.data = p->values_in_keys ? NULL : t.rows[2];
     c.k_lens = t.counts;
-    TRY(machine->append(machine, t.work, &c));
+    TRY(backend->append(backend, t.work, &c));
 
     c = call_of(&t, rows.rows);
     TRY(list_moves(&t, rows));
-    TRY(copy_rows(&t, rows, t.rows[0], &t.q, H, D, p->stored, machine->copy));
+    TRY(copy_rows(&t, rows, t.rows[0], &t.q, H, D, p->stored, backend->copy));
     TRY(gather(&t, rows, &c));
     c.q.data = t.rows[0];
     c.q_lens = t.q_counts;
-    TRY(machine->forward(machine, t.work, &c));
+    TRY(backend->forward(backend, t.work, &c));
     const loci_view row = dense(&t, p->weight < 0 ? now.lse : now.rem, H, 1, true),
                     ae = dense(&t, now.ae, H, D, true);
     rows.back = true;
     TRY(list_moves(&t, rows));
-    TRY(copy_rows(&t, rows, t.rows[3], &t.o, H, Dv, p->stored, machine->copy));
-    TRY(copy_rows(&t, rows, t.row, &row, H, 1, p->real, machine->copy));
-    return copy_rows(&t, rows, t.ae, &ae, H, D, p->real, machine->copy);
+    TRY(copy_rows(&t, rows, t.rows[3], &t.o, H, Dv, p->stored, backend->copy));
+    TRY(copy_rows(&t, rows, t.row, &row, H, 1, p->real, backend->copy));
+    return copy_rows(&t, rows, t.ae, &ae, H, D, p->real, backend->copy);
 }
 
-loci_status loci_tree_follow(struct tree_machine *machine, void *work, loci_cache *cache,
-                             const loci_tree *given_tree, const int64_t *last,
-                             const loci_call *given)
+loci_status loci_tree_keep_on(struct tree_backend *backend, void *work, loci_cache *cache,
+                              const loci_tree *given_tree, const int64_t *last,
+                              const loci_call *given)
 {
     struct trees t;
     loci_call now;
     loci_tree tree;
-    TRY(open_trees(&t, machine, &now, &tree, cache, given_tree, given));
+    TRY(open_trees(&t, backend, &now, &tree, cache, given_tree, given));
     loci_error *e = now.error;
     CHECK(e, last || !now.batch, LOCI_BAD_ARG, "last must not be NULL");
     for (ptrdiff_t b = 0; b < now.batch; b++)
         CHECK(e, last[b] >= -1 && last[b] < nodes_of(&tree, &now, b), LOCI_BAD_ARG,
               "last: node %lld of tree %td must be from -1 to %td", (long long)last[b], b,
               nodes_of(&tree, &now, b) - 1);
-    TRY(machine->lists ? open_lists(&t, NULL) : open_work(&t, work));
+    TRY(backend->lists ? open_lists(&t) : open_work(&t, work));
     find_paths(&t);
     for (ptrdiff_t i = 0; i < t.paths; i++) {
         const struct path *path = &t.path[i];
@@ -584,7 +585,7 @@ loci_status loci_tree_follow(struct tree_machine *machine, void *work, loci_cach
             if (path->node[k] != last[path->tree]) continue;
             const int64_t length = lengths(cache)[path->entry] - path->length + k + 1;
             if (lengths(cache)[entry] >= length) break; /* an earlier path has the node, too */
-            TRY(machine->fork(machine, t.work, path->entry, entry, length, &c));
+            TRY(backend->fork(backend, t.work, path->entry, entry, length, &c));
         }
     }
     return LOCI_OK;
@@ -592,32 +593,32 @@ loci_status loci_tree_follow(struct tree_machine *machine, void *work, loci_cach
 
 /* ---- The CPU --------------------------------------------------------------------------------- */
 
-static size_t workspace_here(const struct tree_machine *m, const loci_call *c)
+static size_t workspace_here(const struct tree_backend *m, const loci_call *c)
 {
     return loci_workspace(m->plan, c, 0);
 }
-static loci_status fork_here(struct tree_machine *m, void *work, ptrdiff_t from, ptrdiff_t to,
+static loci_status fork_here(struct tree_backend *m, void *work, ptrdiff_t from, ptrdiff_t to,
                              int64_t length, const loci_call *c)
 {
     return loci_cache_fork(m->plan, m->tables, work, m->cache, from, to, length, c);
 }
-static loci_status append_here(struct tree_machine *m, void *work, const loci_call *c)
+static loci_status append_here(struct tree_backend *m, void *work, const loci_call *c)
 {
     return loci_cache_append(m->plan, m->tables, work, m->cache, c);
 }
-static loci_status forward_here(struct tree_machine *m, void *work, const loci_call *c)
+static loci_status forward_here(struct tree_backend *m, void *work, const loci_call *c)
 {
     return loci_forward(m->plan, m->tables, work, c);
 }
-static loci_status clear_here(struct tree_machine *m, void *at, size_t bytes)
+static loci_status clear_here(struct tree_backend *m, void *at, size_t bytes)
 {
     (void)m;
     memset(at, 0, bytes);
     return LOCI_OK;
 }
-static struct tree_machine processor(const loci_plan *p, const void *tables)
+static struct tree_backend cpu_backend(const loci_plan *p, const void *tables)
 {
-    return (struct tree_machine){ .plan = p,
+    return (struct tree_backend){ .plan = p,
                                   .tables = tables,
                                   .workspace = workspace_here,
                                   .fork = fork_here,
@@ -629,18 +630,18 @@ static struct tree_machine processor(const loci_plan *p, const void *tables)
 size_t loci_tree_workspace(const loci_plan *p, const loci_cache *cache, const loci_tree *tree,
                            const loci_call *call)
 {
-    struct tree_machine m = processor(p, NULL);
-    return loci_tree_measure(&m, cache, tree, call);
+    struct tree_backend m = cpu_backend(p, NULL);
+    return loci_tree_workspace_on(&m, cache, tree, call);
 }
 loci_status loci_tree_forward(const loci_plan *p, const void *tables, void *work, loci_cache *cache,
                               const loci_tree *tree, const loci_call *call)
 {
-    struct tree_machine m = processor(p, tables);
-    return loci_tree_attend(&m, work, cache, tree, call);
+    struct tree_backend m = cpu_backend(p, tables);
+    return loci_tree_forward_on(&m, work, cache, tree, call);
 }
 loci_status loci_tree_keep(const loci_plan *p, const void *tables, void *work, loci_cache *cache,
                            const loci_tree *tree, const int64_t *last, const loci_call *call)
 {
-    struct tree_machine m = processor(p, tables);
-    return loci_tree_follow(&m, work, cache, tree, last, call);
+    struct tree_backend m = cpu_backend(p, tables);
+    return loci_tree_keep_on(&m, work, cache, tree, last, call);
 }
