@@ -678,7 +678,7 @@ static void walk_shapes(struct walker w, const char *encoding, loci_stage stage,
     const bool example = is_example(encoding);
     const size_t often = walk_whole()  ? 1
                        : LOCI_EMULATED ? 12
-                       : LOCI_SLOW     ? (example ? 2 : 6)
+                       : LOCI_SLOW     ? (example ? 3 : 9)
                                        : (example ? 1 : 2);
     for (size_t i = 0; i < count; i++) {
         const struct shape *s = &shapes[i];

@@ -50,7 +50,7 @@ check "show measures" says 'translation' show smooth --what properties --len 16
 check "a wrong name is told" refused "did you mean 'smooth'" show smoth
 check "bench" says 'smooth' bench smooth --len 64 --repeat 5
 check "race" says 'smooth' race smooth --len 64
-check "the lab trains it" says . lab run --arms smooth --tasks copy --steps 4 --size XS --length 16 -q -o "$work/lab"
+check "the lab trains it" says . lab run --arms smooth --tasks recall --steps 4 --size XS --length 16 -q -o "$work/lab"
 check "the lab's report has its family" says '"family": *"bias by distance"' lab report "$work/lab" --json
 
 # ---- Forward and gradients by the definition: C of each, by the budget of docs/accuracy.md
