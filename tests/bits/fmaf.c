@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* fmaf.c -- a * b + c by doubles, as WebAssembly and Windows make it (platform/fmaf.h): it has the
+/* fmaf.c -- a * b + c by doubles, for machines without an instruction (platform/fmaf.h): it has the
  * bits of the system's fmaf().  Most sums are those of halfway.h. */
 #include "math/half.h"
 #include "platform/fmaf.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* vec.h for plain C: one float at a time, for CPUs without their own set and as a baseline for
- * the others.  Where the CPU has no fma, that of exact_fmaf() is slow, but bits must agree. */
+/* vec.h for plain C: one float at a time, for CPUs without their own set and as a baseline for the
+ * others. */
 #include "platform/fmaf.h"
 #include "math/half.h"
 
