@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: MIT
-"""All tests with the standard library's unittest, and a line with how many passed: python -m tests"""
+"""All tests with the standard library's unittest, and a line with how many passed: python -m tests [I/N]
+
+I/N: one part of N, of whole modules.
+"""
 
 from __future__ import annotations
 
 import pathlib
+import re
 import sys
 import unittest
 
 
 def main() -> int:
+    part = re.fullmatch(r"(\d+)/(\d+)", sys.argv[1] if len(sys.argv) == 2 else "1/1")
+    if not part or len(sys.argv) > 2 or not 1 <= int(part[1]) <= int(part[2]):
+        sys.exit(f"tests: the argument must be a part, such as 1/2, not '{' '.join(sys.argv[1:])}'")
     folder = pathlib.Path(__file__).resolve().parent
-    suite = unittest.defaultTestLoader.discover(str(folder), top_level_dir=str(folder.parent))
+    modules = list(unittest.defaultTestLoader.discover(str(folder), top_level_dir=str(folder.parent)))
+    suite = unittest.TestSuite(modules[int(part[1]) - 1 :: int(part[2])])
     result = unittest.TextTestRunner(verbosity=1).run(suite)
     bad = len(result.failures) + len(result.errors) + len(result.unexpectedSuccesses)
     for test, why in result.skipped:
