@@ -3,7 +3,7 @@
  *
  * The function of Microsoft's C library, and that of MinGW-w64, round twice, WebAssembly has no
  * instruction for it, and on an x86 without one glibc's function takes 30 times as long.  There the
- * sum is made in double.  Rounding it once more is wrong only if it lies halfway between two floats.
+ * sum is made in double.  Rounding it once more is wrong only if it is halfway between two floats.
  * Then it is first rounded to odd: if it is not exact, its last bit is set, and no digit that
  * decides the second rounding is lost (Boldo and Melquiond, IEEE Trans. Comput. 2008). */
 #ifndef LOCI_PLATFORM_FMAF_H
