@@ -702,7 +702,7 @@ loci_status loci_gpu_store_rows(struct gpu_call *g)
     fill_moves(g);
     TRY(loci_gpu_upload_lists(g));
     TRY(store_side(g, true));
-    TRY(store_side(g, false));
+    if (!g->call.plan->values_in_keys) TRY(store_side(g, false));
     for (int i = 0; i < g->call.plan->tensors.n; i++) TRY(store_input(g, i));
     return LOCI_OK;
 }
@@ -795,7 +795,7 @@ loci_status loci_gpu_move_rows(struct gpu_call *g)
         }
         TRY(loci_gpu_upload_lists(g));
         TRY(move_side(g, true));
-        TRY(move_side(g, false));
+        if (!g->call.plan->values_in_keys) TRY(move_side(g, false));
         for (int i = 0; i < g->call.plan->tensors.n; i++) TRY(move_input(g, i));
     }
     return LOCI_OK;

@@ -877,24 +877,19 @@ static bool decodes(const struct gpu_call *g)
     const struct loci_plan *p = c->plan;
     const char *wanted = getenv("LOCI_GPU_DECODE"); /* tests: "never", "always" */
     const ptrdiff_t lanes = c->Lq * (p->heads / p->kv_heads);
-    if (is_linear(p)) return false;
-    if (g->backward || g->in.q_starts || g->in.q_seg) return false;
+    if (g->backward || !loci_gpu_splits(p)) return false;
+    if (loci_gpu_is_wide(p)) return c->Lq > 0;
+    if (g->in.q_starts || g->in.q_seg) return false;
     if (c->Lq > DECODE_ROWS || lanes > DECODE_LANES || !c->Lq || !c->Lk) return false;
     if (wanted && strcmp(wanted, "never") == 0) return false;
-    if (p->states || p->weight >= 0 || p->moves >= 0 || p->mix >= 0) return false;
-    for (int x = 0; x < p->uses; x++)
-        if (p->use[x].term == TERM_scan
-            || (p->use[x].term == TERM_band_q && ((const struct vectors *)layout_of(p, x))->values))
-            return false;
     if (!wanted && c->Lk < DECODE_KEYS) return false;
-    const struct decode_room room = decode_room(MOST_LANES, p->score_dim, p->value_dim);
-    return (size_t)room.size * sizeof(float) <= g->plan->gpu->facts.shared;
+    return loci_gpu_decode_shared(p) <= g->plan->gpu->facts.shared;
 }
 /* The most rows that are split over keys. */
 static ptrdiff_t most_split_rows(const struct loci_plan *p)
 {
     const ptrdiff_t rows = DECODE_LANES / (p->heads / p->kv_heads);
-    return rows < DECODE_ROWS ? rows : DECODE_ROWS;
+    return rows < DECODE_ROWS && !loci_gpu_is_wide(p) ? rows : DECODE_ROWS;
 }
 static void set_lanes(struct gpu_call *g)
 {
@@ -1398,6 +1393,7 @@ static void open_cache(struct gpu_call *g)
                     values = (ptrdiff_t)k->form.value_dim;
     c->k = (loci_view){ cache_there_at(k, k->keys), page * keys, KT * keys, keys };
     c->v = (loci_view){ cache_there_at(k, k->values), page * values, KT * values, values };
+    if (c->plan->values_in_keys) c->v = c->k;
     for (int i = 0; i < c->plan->tensors.n; i++)
         if (k->input[i].at) c->input[i] = cache_there_at(k, k->input[i].at);
     g->pages = (loci_pages){ .length = KT };
@@ -1410,6 +1406,15 @@ static loci_status check_call(const struct loci_plan *p, const loci_call *in, lo
           in->q_len, in->k_len);
     CHECK(e, !in->pages || p->keys_rotated || p->rotate < 0 || p->use[p->rotate].term != TERM_polar,
           LOCI_UNSUPPORTED, "pages do not run on a GPU with pope: pages must be NULL");
+    return LOCI_OK;
+}
+/* Of an attention over keys. */
+static loci_status check_rows(const struct loci_plan *p, const loci_call *in, loci_error *e)
+{
+    const bool few = in->q_len <= DECODE_ROWS && !in->q_starts && !in->q_seg;
+    CHECK(e, few || p->stage != LOCI_ATTENTION || !loci_gpu_is_wide(p), LOCI_UNSUPPORTED,
+          "heads wider than %d run on a GPU with at most %d rows of each entry, in one sequence",
+          MOST_WHOLE, DECODE_ROWS);
     return LOCI_OK;
 }
 /* Checks that need the list of sequences. */
@@ -1426,6 +1431,8 @@ static loci_status check_grad(const loci_gpu_plan *there, const loci_grad *grad,
     CHECK(e, p->row_forms == 1 || (p->dim <= 128 && p->value_dim <= 128), LOCI_UNSUPPORTED,
           "gradients with %s do not run on a GPU in heads wider than 128",
           p->enc[p->use[p->rotate].enc].pe->name);
+    CHECK(e, !loci_gpu_is_wide(p), LOCI_UNSUPPORTED,
+          "gradients do not run on a GPU in heads wider than %d", MOST_WHOLE);
     CHECK(e, !grad->dae || FOURS(p->value_dim) + p->dim <= 256, LOCI_UNSUPPORTED,
           "gradients of ae run on a GPU where dim %d and value_dim %d together are at most 256",
           p->dim, p->value_dim);
@@ -1629,6 +1636,8 @@ size_t loci_gpu_workspace(const loci_gpu_plan *plan, const loci_call *given, int
     if (plan->plan->stage == LOCI_EMBED)
         return loci_gpu_embed_workspace(plan->plan, &g.in, backward != 0);
     if (check_call(plan->plan, &g.in, NULL)) return 0;
+    const bool appends_alone = check_rows(plan->plan, &g.in, NULL) != LOCI_OK;
+    if (appends_alone && !g.in.cache) return 0;
     if (loci_open_call(&g.call, plan->plan, &g.in, true)) return 0;
     if (g.call.cache && loci_cache_check(plan->plan, g.call.cache, true, NULL)) return 0;
     const bool rotates = plan->plan->rotate >= 0 && !g.in.pages && !g.in.cache;
@@ -1639,6 +1648,7 @@ size_t loci_gpu_workspace(const loci_gpu_plan *plan, const loci_call *given, int
         if (n > PTRDIFF_MAX) return 0;
         if (n > most) most = n;
     }
+    if (appends_alone) return most;
     for (int back = 0; back <= (backward != 0); back++) {
         const size_t n = pass_workspace(g, back);
         if (n > PTRDIFF_MAX) return 0;
@@ -1701,6 +1711,7 @@ loci_status loci_gpu_open_linear(struct gpu_call *g, const loci_gpu_plan *plan,
     CHECK(e, tables && tables->host && tables->device, LOCI_BAD_ARG,
           "tables must have those of loci_prepare() on the host, and a copy on the device");
     TRY(check_call(p, &g->in, e));
+    TRY(check_rows(p, &g->in, e));
     if (grad) TRY(check_grad(plan, grad, e));
     if (grad) divide_gradients(g, grad->dtensors);
     TRY(open_on_host(g, tables, grad));

@@ -123,6 +123,11 @@ bool loci_gpu_counts(const struct gpu_call *, int x);
 loci_status loci_gpu_check_plan(const struct loci_plan *, const struct device_facts *,
                                 loci_error *);
 bool loci_gpu_term_of(enum term_id, int32_t *term);
+/* Can few rows of the plan be split over keys, with how many bytes of shared memory?  Wide heads,
+ * those of latents, run in no other way. */
+bool loci_gpu_splits(const struct loci_plan *);
+size_t loci_gpu_decode_shared(const struct loci_plan *);
+bool loci_gpu_is_wide(const struct loci_plan *);
 /* How a term rotates, and do its places or angles come with the call? */
 int32_t loci_gpu_rotation_of(enum term_id);
 bool loci_gpu_given(enum term_id);

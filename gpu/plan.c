@@ -12,8 +12,6 @@
 
 /* ---- What runs ------------------------------------------------------------------------------- */
 
-enum { MOST_DIM = 256 };
-
 bool loci_gpu_term_of(enum term_id id, int32_t *term)
 {
     switch (id) {
@@ -95,6 +93,41 @@ bool loci_gpu_has_inputs(const struct loci_plan *p, int enc)
         if (p->tensors.list[i].role == LOCI_INPUT) return true;
     return false;
 }
+bool loci_gpu_splits(const struct loci_plan *p)
+{
+    bool can = !is_linear(p) && !p->states && p->weight < 0 && p->moves < 0 && p->mix < 0;
+    for (int x = 0; x < p->uses; x++)
+        can &= p->use[x].term != TERM_scan
+            && (p->use[x].term != TERM_band_q
+                || !((const struct vectors *)layout_of(p, x))->values);
+    return can;
+}
+size_t loci_gpu_decode_shared(const struct loci_plan *p)
+{
+    return (size_t)decode_room(MOST_LANES, p->score_dim, p->value_dim).size * sizeof(float);
+}
+bool loci_gpu_is_wide(const struct loci_plan *p)
+{
+    return p->stage != LOCI_EMBED && (p->score_dim > MOST_WHOLE || p->value_dim > MOST_WHOLE);
+}
+static loci_status check_wide(const struct loci_plan *p, loci_error *e)
+{
+    const struct config *beyond = NULL;
+    if (!loci_gpu_is_wide(p)) return LOCI_OK;
+    CHECK(e, !is_linear(p), LOCI_UNSUPPORTED,
+          "linear attention does not run on a GPU in heads wider than %d", MOST_WHOLE);
+    for (int x = 0; x < p->uses && !beyond; x++) {
+        int32_t term;
+        const enum term_id id = p->use[x].term;
+        const bool plain = id == TERM_sink || id == TERM_pairs
+                        || (loci_gpu_term_of(id, &term) && !is_of_vectors(term)
+                            && id != TERM_reflect && id != TERM_channel_gates);
+        if (!plain) beyond = &p->enc[p->use[x].enc];
+    }
+    CHECK(e, !beyond, LOCI_UNSUPPORTED, "%s does not run on a GPU in heads wider than %d",
+          beyond->pe->name, MOST_WHOLE);
+    return LOCI_OK;
+}
 loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_facts *f,
                                 loci_error *e)
 {
@@ -112,8 +145,6 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
               p->enc[0].pe->name);
         return LOCI_OK;
     }
-    CHECK(e, !p->values_in_keys, LOCI_UNSUPPORTED,
-          "values_in_keys must be 0 on a GPU; let the view v point to k");
     for (int x = 0; x < p->uses; x++) {
         int32_t term;
         const enum term_id id = p->use[x].term;
@@ -161,10 +192,7 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
     CHECK(e, p->states || p->moves >= 0 || p->key_heads == p->kv_heads * p->key_forms,
           LOCI_UNSUPPORTED, "%s does not run on a GPU yet: each head rotates keys in its own way",
           p->enc[p->use[p->rotate].enc].pe->name);
-    CHECK(e, p->score_dim <= MOST_DIM && p->value_dim <= MOST_DIM, LOCI_UNSUPPORTED,
-          "dim %d and value_dim %d must be at most %d on a GPU", p->score_dim, p->value_dim,
-          MOST_DIM);
-    return LOCI_OK;
+    return check_wide(p, e);
 }
 
 int loci_gpu_moves_room(const struct loci_plan *p, int rows)
@@ -356,8 +384,9 @@ loci_status loci_gpu_plan_create(loci_gpu_plan **to, loci_gpu *gpu, const loci_p
     TRY(loci_gpu_check_plan(plan, &gpu->facts, e));
     struct loci_gpu_plan shape = { .gpu = gpu, .plan = plan, .general = is_general(gpu) };
     choose_shape(&shape);
-    const size_t needed =
-        is_linear(plan) ? loci_gpu_linear_shared() : forward_bytes(plan, shape.rows, shape.roomy);
+    const size_t needed = is_linear(plan)        ? loci_gpu_linear_shared()
+                        : loci_gpu_is_wide(plan) ? loci_gpu_decode_shared(plan)
+                                                 : forward_bytes(plan, shape.rows, shape.roomy);
     CHECK(e, needed <= gpu->facts.shared, LOCI_UNSUPPORTED,
           "%s has %zu bytes of shared memory for a group, but dim %d needs %zu", gpu->facts.name,
           gpu->facts.shared, plan->dim, needed);

@@ -10,7 +10,8 @@
  *                     newest first, then the chunks.
  *
  * Keys and values are read once for all lanes; keys in several forms, once for each class of a
- * tile.  Rows of the lists are numbered as in lse; a list has numbers by key or by tile for each.
+ * tile.  Those of wide heads are read slice by slice, and scores wait in shared memory.  Rows of
+ * the lists are numbered as in lse; a list has numbers by key or by tile for each.
  */
 #ifndef LOCI_GPU_KERNELS_DECODE_H
 #define LOCI_GPU_KERNELS_DECODE_H
@@ -80,6 +81,16 @@ DEV int load_tile(struct rows_at v, int i0, int n, int width, int stride, int ti
     return finite;
 }
 
+/* Rows from a slice of their channels on. */
+DEV struct rows_at from_slice(struct rows_at v, int slice)
+{
+    v.first += slice * SLICE;
+    return v;
+}
+DEV int slice_width(int width, int slice)
+{
+    return least(slice_of(width), width - slice * slice_of(width));
+}
 /* A tile that arrives at COPIES_DONE; nobody asks whether it is finite. */
 DEV void fetch_tile(struct rows_at v, int i0, int n, int width, int stride, int tid,
                     SHARED float *to)
@@ -115,14 +126,17 @@ DEV void load_queries(struct block b, struct decode_room at, const struct decode
     }
 }
 /* Scores of the lanes first .. first + LANES / 2 - 1 with key k of the tile in shared memory: of
- * all pairs, or of those of a class. */
+ * all pairs, or of those of a class.  Sums over a slice are continued in the next one. */
 DEV void decode_scores_of(struct block b, struct decode_room at, const struct decode_part *part,
-                          int tile, int class_, int k, int first)
+                          int tile, int class_, int slice, int k, int first)
 {
     float c[MOST_LANES / 2];
-    const SHARED float *x = b.room + at.x + k * WIDER(DIM), *q = b.room + at.q + first * FOURS(DIM);
-    UNROLL for (int i = 0; i < HALF_LANES; i++) c[i] = 0;
-    ROLLED for (int d = 0; d < FOURS(DIM); d += 4) {
+    const int d0 = slice * SLICE, last = slice == slices_of(DIM) - 1;
+    const SHARED float *x = b.room + at.x + k * WIDER(slice_of(DIM)),
+                       *q = b.room + at.q + first * FOURS(DIM) + d0;
+    UNROLL for (int i = 0; i < HALF_LANES; i++)
+        c[i] = slice ? b.room[at.s + (first + i) * (KEYS + 1) + k] : 0.0f;
+    ROLLED for (int d = 0; d < FOURS(slice_width(DIM, slice)); d += 4) {
         const four a = load_four(x + d);
         UNROLL for (int i = 0; i < HALF_LANES; i++) {
             const four y = load_four(q + i * FOURS(DIM) + d);
@@ -134,8 +148,8 @@ DEV void decode_scores_of(struct block b, struct decode_room at, const struct de
     }
     UNROLL for (int i = 0; i < HALF_LANES; i++) {
         const int lane = first + i, key = tile * KEYS + k;
-        float s = -INFINITY;
-        if (lane < part->lanes) {
+        float s = last ? -INFINITY : c[i];
+        if (last && lane < part->lanes) {
             const int h = lane_head(b, part, lane), row = lane_row(b, part, lane);
             if (class_ != ALL_CLASSES && !is_of_class(b, &part->q, h, row, key, class_)) continue;
             if (key <= part->seen.last && sees(b, &part->q, h, row, key)) {
@@ -155,12 +169,14 @@ DEV void decode_scores(struct block b)
     const struct decode_room at = decode_room(LANES, DIM, VALUE_DIM);
     const struct rows_at keys = key_rows(b, &part.q, part.kvh);
     if (part.to < part.from) return;
+    /* Whole rows of the next tile are on their way while a tile becomes scores. */
+    const int slices = slices_of(DIM), ahead = FORMS < 2 && slices == 1,
+              stride = WIDER(slice_of(DIM));
     PHASE(tid)
-        if (FORMS < 2) {
-            fetch_tile(keys, part.to * KEYS, keys_of_tile(&part, part.to), DIM, WIDER(DIM), tid,
+        if (ahead)
+            fetch_tile(keys, part.to * KEYS, keys_of_tile(&part, part.to), DIM, stride, tid,
                        b.room + at.x);
-            load_queries(b, at, &part, part.to, ALL_CLASSES, tid);
-        }
+        if (FORMS < 2) load_queries(b, at, &part, part.to, ALL_CLASSES, tid);
         COPIES_DONE
     END
     for (int tile = part.to; tile >= part.from; tile--) {
@@ -170,22 +186,30 @@ DEV void decode_scores(struct block b)
         do {
             PHASE_IF(tid, FORMS > 1)
                 load_queries(b, at, &part, tile, class_, tid);
-                load_tile(keys_in_form(b, &part.q, part.kvh, class_), tile * KEYS, n, DIM,
-                          WIDER(DIM), tid, b.room + at.x);
+                load_tile(keys_in_form(b, &part.q, part.kvh, class_), tile * KEYS, n, DIM, stride,
+                          tid, b.room + at.x);
             END_IF
-            PHASE(tid) /* the first class fills the tile */
-                decode_scores_of(b, at, &part, tile,
-                                 class_ == classes.least ? ALL_CLASSES : class_, tid % KEYS,
-                                 tid / KEYS * HALF_LANES);
-            END
+            int slice = 0;
+            do {
+                PHASE_IF(tid, slices > 1)
+                    fetch_tile(from_slice(keys, slice), tile * KEYS, n, slice_width(DIM, slice),
+                               stride, tid, b.room + at.x);
+                    COPIES_DONE
+                END_IF
+                PHASE(tid) /* the first class fills the tile */
+                    decode_scores_of(b, at, &part, tile,
+                                     class_ == classes.least ? ALL_CLASSES : class_, slice,
+                                     tid % KEYS, tid / KEYS * HALF_LANES);
+                END
+            } while (++slice < slices);
         } while (++class_ <= classes.most && FORMS > 1);
         PHASE(tid)
             const int share = THREADS / LANES, lane = tid / share;
             float m = -INFINITY;
             if (FADES && tile > part.from && ends_block(b, tile - 1, 1))
                 load_queries(b, at, &part, tile - 1, ALL_CLASSES, tid);
-            if (FORMS < 2 && tile > part.from)
-                fetch_tile(keys, (tile - 1) * KEYS, KEYS, DIM, WIDER(DIM), tid, b.room + at.x);
+            if (ahead && tile > part.from)
+                fetch_tile(keys, (tile - 1) * KEYS, KEYS, DIM, stride, tid, b.room + at.x);
             for (int k = tid % share; k < KEYS; k += share)
                 m = max_(m, b.room[at.s + lane * (KEYS + 1) + k]);
             b.room[at.m + tid] = m;
@@ -203,15 +227,17 @@ DEV void decode_scores(struct block b)
 
 /* ---- Values ---------------------------------------------------------------------------------- */
 
-/* The sum of a channel over the keys of a tile, for lanes first .. first + lanes - 1. */
+/* The sum of a channel of the slice over the keys of a tile, for lanes first .. first + lanes - 1.
+ */
 DEV void decode_sum(struct block b, struct decode_room at, const struct decode_part *part, int tile,
-                    int n, int finite, int channel, int first, int lanes)
+                    int n, int finite, int slice, int channel, int first, int lanes)
 {
     float c[MOST_LANES];
+    const int stride = FOURS(slice_of(VALUE_DIM));
     const SHARED float *x = b.room + at.x + channel, *p = b.room + at.s + first;
     UNROLL for (int i = 0; i < lanes; i++) c[i] = 0;
     ROLLED for (int k = 0; k < n; k++) {
-        const float v = x[k * FOURS(VALUE_DIM)];
+        const float v = x[k * stride];
         if (lanes % 4 == 0) {
             UNROLL for (int i = 0; i < lanes; i += 4) {
                 const four y = load_four(p + k * LANES + i);
@@ -233,10 +259,10 @@ DEV void decode_sum(struct block b, struct decode_room at, const struct decode_p
             for (int k = 0; k < n; k++)
                 if (sees(b, &part->q, lane_head(b, part, lane), lane_row(b, part, lane),
                          tile * KEYS + k))
-                    sum = fma_(x[k * FOURS(VALUE_DIM)], p[k * LANES + i], sum);
+                    sum = fma_(x[k * stride], p[k * LANES + i], sum);
         }
         ((GLOBAL float *)b.at.sums)[(lane_list(b, part, lane) * b.p->key_tiles + tile) * VALUE_DIM
-                                    + channel] = sum;
+                                    + slice * SLICE + channel] = sum;
     }
 }
 DEV void decode_values(struct block b)
@@ -245,6 +271,7 @@ DEV void decode_values(struct block b)
     const struct decode_room at = decode_room(LANES, DIM, VALUE_DIM);
     const struct rows_at values = value_rows(b, &part.q, part.kvh);
     const int64_t tiles = b.p->key_tiles;
+    const int slices = slices_of(VALUE_DIM), stride = FOURS(slice_of(VALUE_DIM));
     if (part.to < part.from) return;
     for (int tile = part.to; tile >= part.from; tile--) {
         const int n = keys_of_tile(&part, tile),
@@ -255,8 +282,8 @@ DEV void decode_values(struct block b)
             const int share = THREADS / LANES, lane = tid / share;
             float m = -INFINITY;
             if (tid == 0) ((SHARED int *)b.room)[at.flag] = 1;
-            if (whole)
-                fetch_tile(values, tile * KEYS, n, VALUE_DIM, FOURS(VALUE_DIM), tid, b.room + at.x);
+            if (whole && slices == 1)
+                fetch_tile(values, tile * KEYS, n, VALUE_DIM, stride, tid, b.room + at.x);
             if (lane < part.lanes) {
                 const GLOBAL float *top =
                     (const GLOBAL float *)b.at.tops + lane_list(b, &part, lane) * tiles;
@@ -271,9 +298,8 @@ DEV void decode_values(struct block b)
                     m = max_(m, b.room[at.m + tid * (THREADS / LANES) + i]);
                 b.room[at.base + tid] = m == -INFINITY ? 0.0f : m;
             }
-            if (!whole
-                && !load_tile(values, tile * KEYS, n, VALUE_DIM, FOURS(VALUE_DIM), tid,
-                              b.room + at.x))
+            if (!whole && slices == 1
+                && !load_tile(values, tile * KEYS, n, VALUE_DIM, stride, tid, b.room + at.x))
                 ((SHARED int *)b.room)[at.flag] = 0;
         END
         PHASE(tid)
@@ -307,18 +333,32 @@ DEV void decode_values(struct block b)
                 }
             END
         }
-        PHASE(tid)
-            const int finite = ((SHARED int *)b.room)[at.flag];
-            if (VALUE_DIM <= THREADS / 2) {
-                const int channel = tid % (THREADS / 2);
-                if (channel < VALUE_DIM)
-                    decode_sum(b, at, &part, tile, n, finite, channel,
-                               tid / (THREADS / 2) * HALF_LANES, HALF_LANES);
-            } else {
-                for (int channel = tid; channel < VALUE_DIM; channel += THREADS)
-                    decode_sum(b, at, &part, tile, n, finite, channel, 0, LANES);
-            }
-        END
+        int slice = 0;
+        do {
+            const int width = slice_width(VALUE_DIM, slice);
+            PHASE_IF(tid, slices > 1)
+                if (tid == 0) ((SHARED int *)b.room)[at.flag] = 1;
+            END_IF
+            PHASE_IF(tid, slices > 1)
+                const struct rows_at v = from_slice(values, slice);
+                if (whole) fetch_tile(v, tile * KEYS, n, width, stride, tid, b.room + at.x);
+                else if (!load_tile(v, tile * KEYS, n, width, stride, tid, b.room + at.x))
+                    ((SHARED int *)b.room)[at.flag] = 0;
+                COPIES_DONE
+            END_IF
+            PHASE(tid)
+                const int finite = ((SHARED int *)b.room)[at.flag];
+                if (VALUE_DIM <= THREADS / 2) {
+                    const int channel = tid % (THREADS / 2);
+                    if (channel < VALUE_DIM)
+                        decode_sum(b, at, &part, tile, n, finite, 0, channel,
+                                   tid / (THREADS / 2) * HALF_LANES, HALF_LANES);
+                } else {
+                    for (int channel = tid; channel < width; channel += THREADS)
+                        decode_sum(b, at, &part, tile, n, finite, slice, channel, 0, LANES);
+                }
+            END
+        } while (++slice < slices);
     }
 }
 

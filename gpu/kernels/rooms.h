@@ -72,8 +72,11 @@ DEV struct linear_room linear_room(void)
 }
 
 /* decode_scores and decode_values: lanes are rows of heads that share keys; decode_join: channels,
- * and chunks side by side. */
-enum { MOST_LANES = 16, JOIN_WIDTH = 32, JOIN_CHUNKS = 4 };
+ * and chunks side by side.  Of rows that are wider than MOST_WHOLE a slice is in shared memory at a
+ * time. */
+enum { MOST_LANES = 16, JOIN_WIDTH = 32, JOIN_CHUNKS = 4, MOST_WHOLE = 256, SLICE = 128 };
+DEV int slice_of(int width) { return width <= MOST_WHOLE ? width : SLICE; }
+DEV int slices_of(int width) { return width <= MOST_WHOLE ? 1 : (width + SLICE - 1) / SLICE; }
 struct decode_room {
     int q, x, s, m, base, flag, size;
 };
@@ -82,7 +85,7 @@ DEV struct decode_room decode_room(int lanes, int dim, int value_dim)
     struct decode_room r;
     r.q = 0;
     r.x = r.q + lanes * FOURS(dim);
-    r.s = r.x + KEYS * most(WIDER(dim), FOURS(value_dim));
+    r.s = r.x + KEYS * most(WIDER(slice_of(dim)), FOURS(slice_of(value_dim)));
     r.m = r.s + FOURS(lanes * (KEYS + 1));
     r.base = r.m + 128;
     r.flag = r.base + MOST_LANES;

@@ -12,7 +12,7 @@
 #include "aligned.h"
 #include "scratch.h"
 
-/* without it each fma is a call */
+/* without it each fma of doubles is a call */
 #if defined __x86_64__
 static const char native[] = "-march=native ";
 #else

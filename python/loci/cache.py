@@ -82,8 +82,8 @@ class Cache:
     device : str or loci.gpu.Device, optional
         Where keys and values are kept and rows are computed: `"cuda:0"`, `"opencl:0"`, `"host"` or `"cpu"`, by default
         the CPU. Bits stay the same. Tensors of torch on that GPU are read there, in torch's current stream; arrays of
-        the CPU are copied there and results back. Such a cache has no `copy()`, `memory` or `values_in_keys`, and
-        cannot be pickled.
+        the CPU are copied there and results back. Such a cache has no `copy()` or `memory`, and cannot be pickled.
+        Heads wider than 256 have up to 8 rows a call there.
 
     Raises
     ------
@@ -136,8 +136,6 @@ class Cache:
         self.max_distance = max(self.capacity, whole_or_none(max_distance, "max_distance") or 0)
         device = getattr(device, "id", device)
         self._place = None if device is None or device == _gpu.CPU else Place(device)
-        if self._place is not None and values_in_keys:
-            raise self._place.refuse("has no values_in_keys: give values of their own, such as k[..., :value_dim]")
         copies = self._copies(tensors, sinks)
         options: dict[str, Any] = {
             "encoding": self._encoding,

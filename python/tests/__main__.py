@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""All tests with the standard library's unittest, and a line with how many passed: python -m tests [I/N]
+"""The tests with the standard library's unittest, and a line with how many passed: python -m tests [I/N]
 
-I/N: one part of N, of whole modules.
+I/N: part I of N; every N-th module belongs to it.
 """
 
 from __future__ import annotations

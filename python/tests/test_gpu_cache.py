@@ -144,6 +144,26 @@ class Caches(unittest.TestCase):
                     both.remove(5, 40)
                     both.attend(arrays[0][:, :, -1:])
 
+    def test_latents(self) -> None:
+        """Values are the first channels of the keys; wide heads have up to eight rows a call."""
+        rng = np.random.default_rng(3)
+        for device in DEVICES:
+            for dim, value_dim, most in ((48, 32, 30), (576, 512, 8)):
+                with self.subTest(device=device, dim=dim):
+                    q, k = (rng.standard_normal((BATCH, heads, LENGTH, dim), np.float32) for heads in (HEADS, 1))
+                    text = f"rope:pairing=half,dim={dim - value_dim},offset={value_dim}"
+                    latent = {"kv_heads": 1, "value_dim": value_dim, "values_in_keys": True}
+                    both = Both(self, device, text, dim=dim, **latent)
+                    both.append(k[:, :, :70])
+                    both.attend(q[:, :, 60 : 60 + most])
+                    both.remove(5, 30)
+                    both.step(q[:, :, 70 : 70 + most], k[:, :, 70 : 70 + most])
+                    if most == 8:
+                        with self.assertRaisesRegex(loci.Error, "wider than 256 run on a GPU with at most 8 rows"):
+                            both.there.step(q[:, :, :9], k[:, :, :9])
+                        self.assertEqual(both.there.lengths, both.here.lengths)
+                        both.step(q[:, :, 80:81], k[:, :, 80:81])
+
     def test_views_and_layouts(self) -> None:
         arrays = problem(length=20)
         for device in DEVICES:
@@ -394,16 +414,14 @@ class Refusals(unittest.TestCase):
         _, k, v = problem(length=3)
         cache = loci.Cache("alibi", HEADS, DIM, kv_heads=KV_HEADS, batch=BATCH, capacity=64, device="host")
         cache.append(k, v)
-        latent = {"kv_heads": 1, "capacity": 64, "value_dim": 64, "values_in_keys": True, "device": "host"}
         for call, sentence in (
             (cache.copy, r"a cache on host cannot be copied or pickled; fork\(\) copies a sequence within"),
             (lambda: copy.copy(cache), "a cache on host cannot be copied"),
             (lambda: copy.deepcopy(cache), "a cache on host cannot be copied"),
             (lambda: pickle.dumps(cache), "a cache on host cannot be copied or pickled"),
             (lambda: cache.memory, "a cache on host has its keys there; memory is of caches on the CPU"),
-            (lambda: loci.Cache("nope", HEADS, 96, **latent), "a cache on host has no values_in_keys: give values of"),
             (lambda: loci.Cache("nope", 4, 32, capacity=64, dtype="float64", device="host"), "F64 does not run on"),
-            (lambda: loci.Cache("nope", 4, 288, capacity=64, device="host"), "must be at most 256 on a GPU"),
+            (lambda: loci.Cache("shaw", 4, 288, capacity=64, device="host"), "shaw does not run on a GPU in heads"),
             (lambda: loci.Cache("nope", 4, 32, batch=1 << 20, capacity=64, device="host"), "are too large for a GPU"),
         ):
             with self.subTest(sentence=sentence):

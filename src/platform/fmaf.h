@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* fmaf.h -- a * b + c in float, rounded once.  The bits of every engine depend on it.
  *
- * The function of Microsoft's C library, and that of MinGW-w64, round twice, WebAssembly has no
- * instruction for it, and on an x86 without one glibc's function takes 30 times as long.  There the
- * sum is made in double.  Rounding it once more is wrong only if it is halfway between two floats.
+ * The function of Microsoft's C library, and that of MinGW-w64, round twice, and WebAssembly has no
+ * instruction for it.  Code for every x86 may not use one: glibc's function takes twice as long as
+ * the sum in double where the processor has it, and 30 times where it has not.  There the sum is
+ * made in double.  Rounding it once more is wrong only if it lies halfway between two floats.
  * Then it is first rounded to odd: if it is not exact, its last bit is set, and no digit that
  * decides the second rounding is lost (Boldo and Melquiond, IEEE Trans. Comput. 2008). */
 #ifndef LOCI_PLATFORM_FMAF_H
@@ -32,7 +33,8 @@ static inline float fmaf_by_double(float a, float b, float c)
 }
 
 #if defined __wasm__ \
-    || ((defined __x86_64__ || defined _WIN32) && !defined __FMA__ && !defined __aarch64__)
+    || ((defined __SSE2_MATH__ || defined _WIN32) && !defined __FMA__ && !defined __FMA4__ \
+        && !defined __aarch64__)
 static inline float exact_fmaf(float a, float b, float c) { return fmaf_by_double(a, b, c); }
 #else
 static inline float exact_fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }

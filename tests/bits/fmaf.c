@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* fmaf.c -- a * b + c by doubles, for machines without an instruction (platform/fmaf.h): it has the
- * bits of the system's fmaf().  Most sums are those of halfway.h. */
+/* fmaf.c -- a * b + c by doubles, where code may not use an instruction (platform/fmaf.h): it has
+ * the bits of the system's fmaf().  Most sums are those of halfway.h. */
 #include "math/half.h"
 #include "platform/fmaf.h"
 #include "halfway.h"

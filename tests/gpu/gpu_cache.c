@@ -32,8 +32,9 @@ struct problem {
         LONG = 8, /* keys of more than a chunk */
         FULL = 16,
         BROKEN = 32,
-        RAW = 64,   /* keys are not rotated before they are stored */
-        TREES = 128 /* of tokens, in four entries */
+        RAW = 64,      /* keys are not rotated before they are stored */
+        TREES = 128,   /* of tokens, in four entries */
+        IN_KEYS = 256, /* values are channels of the keys */
     } with;
 };
 #define F32 LOCI_F32, LOCI_F32, LOCI_F32
@@ -106,7 +107,21 @@ static const struct problem problems[] = {
     { "rope:pairing=half+cope:gates=given,npos=20", 4, 4, 2, 16, 16, 500, 0, F32, TREES },
     { "rope:pairing=half,values=1", 4, 2, 1, 32, 32, 16384, 0, F32, TREES },
     { "tape+cape:hidden=4", 4, 2, 2, 24, 20, 500, 0, F32, TREES },
+    { "rope:pairing=half,dim=16,offset=20", 2, 4, 1, 36, 20, 500, 0, F32, LENS | IN_KEYS },
+    { "rope:pairing=half,dim=32,offset=32,scaling=yarn,factor=4,original_length=60", 4, 4, 2, 64,
+      32, 500, 0, Q8, TREES | LENS | IN_KEYS },
+    { "rope:pairing=half,dim=16,offset=64", 2, 2, 1, 80, 40, 320, 100, LOCI_F32, LOCI_BF16,
+      LOCI_BF16, RING | LENS | IN_KEYS },
+    { "rope:pairing=half,dim=64,offset=512", 2, 20, 1, 576, 512, 320, 0, F32, LENS | IN_KEYS },
+    { "rope:pairing=half,dim=64,offset=512", 1, 9, 1, 576, 512, 320, 0, LOCI_BF16, LOCI_Q8_0,
+      LOCI_Q8_0, IN_KEYS },
+    { "alibi", 2, 4, 2, 260, 300, 320, 0, LOCI_F16, LOCI_F16, LOCI_F16, LENS },
 };
+/* Wide heads have up to eight rows at once. */
+static ptrdiff_t most_rows(const struct problem *s)
+{
+    return s->dim > 256 || s->value_dim > 256 ? 8 : PTRDIFF_MAX;
+}
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
@@ -225,7 +240,7 @@ static void grow(struct pair *p, ptrdiff_t n, const struct trees *trees)
                               .cache = trees ? NULL : p->cache, .error = &a.e);
     c->q.data = numbers(&a.mem, a.rows * D, s->dtype, 2);
     c->k.data = numbers(&a.mem, B * K * N * D, s->dtype, 2);
-    c->v.data = numbers(&a.mem, B * K * N * V, s->dtype, 1);
+    if (!(s->with & IN_KEYS)) c->v.data = numbers(&a.mem, B * K * N * V, s->dtype, 1);
     if (s->with & BROKEN && p->step == 4) {
         ((float *)c->v.data)[3] = NAN;
         ((float *)c->k.data)[40] = 1e9f;
@@ -268,7 +283,7 @@ static void grow(struct pair *p, ptrdiff_t n, const struct trees *trees)
     t->tensors = there;
     t->q.data = copy_there(&a.there, c->q.data, bytes_of(a.rows * D, s->dtype));
     t->k.data = copy_there(&a.there, c->k.data, bytes_of(B * K * N * D, s->dtype));
-    t->v.data = copy_there(&a.there, c->v.data, bytes_of(B * K * N * V, s->dtype));
+    if (c->v.data) t->v.data = copy_there(&a.there, c->v.data, bytes_of(B * K * N * V, s->dtype));
     void *o = mem_alloc(&a.mem, bytes_of(a.outputs, s->dtype));
     float *lse_back = mem_alloc(&a.mem, a.rows * sizeof *lse);
     t->o.data = copy_there(&a.there, o, bytes_of(a.outputs, s->dtype));
@@ -295,6 +310,12 @@ end:
     p->step++;
     release(&a.there);
     mem_release(&a.mem, 0);
+}
+/* In as many calls as it takes. */
+static void grow_by(struct pair *p, ptrdiff_t n)
+{
+    for (ptrdiff_t most = most_rows(p->s); n > 0; n -= most < n ? most : n)
+        grow(p, most < n ? most : n, NULL);
 }
 /* A tree of three paths that cross the border of a tile, of which one is kept without its last
  * node; one whose rows are split over keys, but would not be if all paths were as long as the
@@ -377,7 +398,7 @@ static void check(const struct problem *s, int device, const char *way)
         LOCI_DESC(.encoding = s->text, .heads = s->heads, .kv_heads = s->kv_heads, .dim = s->dim,
                   .value_dim = s->value_dim, .full = (s->with & FULL) != 0, .window_left = s->left,
                   .dtype = s->dtype, .k_dtype = s->k_dtype, .v_dtype = s->v_dtype,
-                  .keys_rotated = !(s->with & RAW));
+                  .keys_rotated = !(s->with & RAW), .values_in_keys = (s->with & IN_KEYS) != 0);
     setenv("LOCI_GPU_DECODE", way, 1);
     if (loci_plan_create(&p.plan, &d, &e)
         || loci_gpu_plan_create(&p.plan_there, gpus[device], p.plan, &e)) {
@@ -411,15 +432,15 @@ static void check(const struct problem *s, int device, const char *way)
     for (int i = 0; i < 16 && s->with & LONG; i++) grow(&p, s->with & RING ? 129 : 299, NULL);
     static const ptrdiff_t steps[] = { 70, 1, 130, 3, 1, 1, 20, 2 };
     for (int i = 0; i < (int)(sizeof steps / sizeof *steps); i++) {
-        grow(&p, steps[i], NULL);
+        grow_by(&p, steps[i]);
         if (i == 2 && s->with & TREES) grow_trees(&p);
         if (i == 3) drop(&p, s->batch - 1, 2);
         if (i == 4) edit(&p);
         if (i == 5) drop(&p, s->batch - 1, 20);
     }
     edit(&p);
-    grow(&p, 3, NULL);
-    grow(&p, 40, NULL);
+    grow_by(&p, 3);
+    grow_by(&p, 40);
 end:
     loci_gpu_plan_destroy(p.plan_there);
     loci_plan_destroy(p.plan);

@@ -32,7 +32,8 @@ struct problem {
         DROPOUT = 16,
         BROKEN = 32,
         FULL = 64,
-        HUGE_ROWS = 128
+        HUGE_ROWS = 128,
+        IN_KEYS = 256 /* values are channels of the keys */
     } with;
 };
 #define F32 LOCI_F32, LOCI_F32, LOCI_F32
@@ -133,6 +134,23 @@ static const struct problem problems[] = {
     { "rerope:pairing=half,window=70+alibi", 1, 4, 1, 32, 24, 2, 4300, 0, LOCI_F32, LOCI_BF16,
       LOCI_BF16, 0, 0 },
     { "selfextend:pairing=half,window=72,group=8", 2, 4, 2, 32, 32, 4, 300, 150, F32, 0, LENS },
+    { "rope:pairing=half,dim=16,offset=32", 2, 4, 1, 48, 32, 3, 300, 0, F32, 0, LENS | IN_KEYS },
+    { "rope:pairing=half,dim=16,offset=20", 1, 4, 2, 36, 17, 70, 300, 0, LOCI_BF16, LOCI_BF16,
+      LOCI_BF16, 16, IN_KEYS },
+    { "alibi", 1, 4, 1, 64, 32, 2, 300, 0, Q8, 48, IN_KEYS },
+    /* latents, in slices */
+    { "rope:pairing=half,dim=64,offset=512", 2, 20, 1, 576, 512, 1, 300, 0, F32, 0,
+      LENS | IN_KEYS },
+    { "rope:pairing=half,dim=64,offset=512", 1, 128, 1, 576, 512, 2, 150, 0, LOCI_BF16, LOCI_BF16,
+      LOCI_BF16, 64, ROTATED | IN_KEYS },
+    { "alibi+sink", 1, 4, 2, 576, 512, 3, 4200, 0, Q8, 0, IN_KEYS },
+    { "t5:bidirectional=1", 2, 4, 2, 300, 257, 8, 130, 0, F32, 48, LENS | FULL },
+    { "rope:pairing=interleaved,dim=10", 1, 3, 1, 258, 20, 2, 200, 60, F32, 0, PLACES },
+    { "nope", 1, 2, 1, 30, 700, 2, 200, 0, LOCI_F16, LOCI_F16, LOCI_F16, 0, MASK },
+    { "nope", 1, 2, 1, 400, 300, 2, 400, 0, F32, 0, BROKEN },
+    { "nope", 1, 2, 1, 320, 260, 2, 400, 0, F32, 0, HUGE_ROWS },
+    { "logn:length=20", 2, 2, 2, 384, 384, 5, 200, 0, F32, 0, DROPOUT },
+    { "kerple", 3, 2, 1, 1000, 1024, 2, 0, 0, F32, 0, FULL },
 };
 
 static float *numbers(struct mem *m, size_t count, double size)
@@ -195,7 +213,7 @@ static void check_there(const char *name, int device, const loci_plan *plan, con
     c.error = &e;
     c.q.data = copy_there(&t, call->q.data, n->q);
     c.k.data = copy_there(&t, call->k.data, n->k);
-    c.v.data = copy_there(&t, call->v.data, n->v);
+    if (n->v) c.v.data = copy_there(&t, call->v.data, n->v);
     if (n->mask) c.mask.data = copy_there(&t, call->mask.data, n->mask);
     const void *inputs[WALK_TENSORS] = { 0 };
     for (int i = 0; i < WALK_TENSORS; i++)
@@ -244,11 +262,13 @@ static void check(const struct problem *s, int those)
         LOCI_DESC(.encoding = s->text, .heads = s->heads, .kv_heads = s->kv_heads, .dim = s->dim,
                   .value_dim = s->value_dim, .full = (s->with & FULL) != 0, .window_left = s->left,
                   .dtype = s->dtype, .k_dtype = s->k_dtype, .v_dtype = s->v_dtype,
-                  .keys_rotated = (s->with & ROTATED) != 0);
+                  .keys_rotated = (s->with & ROTATED) != 0,
+                  .values_in_keys = (s->with & IN_KEYS) != 0);
     if (loci_plan_create(&plan, &d, &e)) {
         CHECK_FAILED("%s: %s", s->text, e.text);
         return;
     }
+    const bool in_keys = (s->with & IN_KEYS) != 0;
     const ptrdiff_t entry = s->page ? (s->k_len + s->page - 1) / s->page : 0;
     const size_t rows = (size_t)(s->batch * s->heads) * (size_t)s->q_len,
                  held = s->page ? (size_t)((2 * (s->batch + 1) * entry + 1) * s->page)
@@ -266,19 +286,21 @@ static void check(const struct problem *s, int those)
     struct sizes n = {
         .q = rows * (size_t)s->dim * stored_size(s->dtype),
         .k = bytes_of(keys * (size_t)s->dim, s->k_dtype),
-        .v = bytes_of(keys * (size_t)s->value_dim, s->v_dtype),
+        .v = in_keys ? 0 : bytes_of(keys * (size_t)s->value_dim, s->v_dtype),
         .o = rows * (size_t)s->value_dim * stored_size(s->dtype),
         .lse = rows * sizeof(float),
         .ae = plan->states ? rows * (size_t)s->dim * sizeof(float) : 0,
         .mask = s->with & MASK ? rows * (size_t)s->k_len * sizeof(float) : 0,
         .tables = loci_tables_size(plan, s->k_len + s->q_len),
     };
-    loci_call c = LOCI_CALL(.batch = s->batch, .q_len = s->q_len, .k_len = s->k_len,
-                            .q.data = stored(&mem, q, rows * (size_t)s->dim, s->dtype),
-                            .k.data = stored(&mem, k, keys * (size_t)s->dim, s->k_dtype),
-                            .v.data = stored(&mem, v, keys * (size_t)s->value_dim, s->v_dtype),
-                            .o.data = mem_alloc(&mem, n.o), .lse = mem_alloc(&mem, n.lse),
-                            .ae = n.ae ? mem_alloc(&mem, n.ae) : NULL, .error = &e);
+    loci_call c =
+        LOCI_CALL(.batch = s->batch, .q_len = s->q_len, .k_len = s->k_len,
+                  .q.data = stored(&mem, q, rows * (size_t)s->dim, s->dtype),
+                  .k.data = stored(&mem, k, keys * (size_t)s->dim, s->k_dtype),
+                  .v.data =
+                      in_keys ? NULL : stored(&mem, v, keys * (size_t)s->value_dim, s->v_dtype),
+                  .o.data = mem_alloc(&mem, n.o), .lse = mem_alloc(&mem, n.lse),
+                  .ae = n.ae ? mem_alloc(&mem, n.ae) : NULL, .error = &e);
     int64_t *k_lens = mem_alloc(&mem, sizeof *k_lens * (size_t)s->batch),
             *q_lens = mem_alloc(&mem, sizeof *q_lens * (size_t)s->batch);
     for (int b = 0; b < s->batch; b++) {
@@ -384,6 +406,65 @@ static void check_refusals(int device)
     loci_plan_destroy(plan);
     release(&t);
 }
+/* Heads wider than 256 have few rows, plain terms and no gradients. */
+static void check_wide_refusals(int device)
+{
+    static const struct {
+        const char *text, *says;
+    } bad[] = {
+        { "shaw", "shaw does not run on a GPU in heads wider than 256" },
+        { "rope:pairing=half+sba", "sba does not run on a GPU in heads wider than 256" },
+        { "xpos", "xpos does not run on a GPU in heads wider than 256" },
+        { "path", "path does not run on a GPU in heads wider than 256" },
+    };
+    struct there t = { .gpu = gpus[device] };
+    loci_error e = { 0 };
+    loci_plan *plan = NULL;
+    loci_gpu_plan *there = NULL;
+    loci_desc d = LOCI_DESC(.heads = 2, .dim = 320);
+    for (int i = 0; i < (int)(sizeof bad / sizeof *bad); i++) {
+        d.encoding = bad[i].text;
+        CHECK_THAT(!loci_plan_create(&plan, &d, &e)
+                       && loci_gpu_plan_create(&there, gpus[device], plan, &e) == LOCI_UNSUPPORTED
+                       && strcmp(e.text, bad[i].says) == 0,
+                   "%s: %s", bad[i].text, e.text);
+        loci_plan_destroy(plan);
+        plan = NULL;
+    }
+    d.encoding = "nope";
+    if (loci_plan_create(&plan, &d, &e) || loci_gpu_plan_create(&there, gpus[device], plan, &e)) {
+        CHECK_FAILED("%s", e.text);
+        return;
+    }
+    char host[64 * 1024];
+    void *tables = (void *)(((uintptr_t)host + 63) / 64 * 64);
+    char *memory = copy_there(&t, NULL, 1 << 20), *work = memory + (1 << 18);
+    const loci_gpu_tables both = { tables, memory };
+    loci_prepare(plan, 100, NULL, tables);
+    loci_call c = LOCI_CALL(.batch = 1, .q_len = 9, .k_len = 9, .q.data = memory + (1 << 12),
+                            .k.data = memory + (1 << 15), .v.data = memory + (1 << 16),
+                            .o.data = memory + (1 << 17), .lse = memory + (1 << 14), .error = &e);
+    const int64_t starts[] = { 0, 2, 4 };
+    CHECK_THAT(!loci_gpu_workspace(there, &c, 0)
+                   && loci_gpu_forward(there, &both, work, &c) == LOCI_UNSUPPORTED
+                   && strstr(e.text, "with at most 8 rows"),
+               "9 rows: %s", e.text);
+    c.q_len = c.k_len = 4;
+    CHECK_THAT(loci_gpu_workspace(there, &c, 0) && !loci_gpu_forward(there, &both, work, &c),
+               "4 rows: %s", e.text);
+    const loci_grad g = LOCI_GRAD(.dout.data = memory + (1 << 15), .dq.data = memory + (1 << 19));
+    CHECK_THAT(loci_gpu_backward(there, &both, work, &c, &g) == LOCI_UNSUPPORTED
+                   && strstr(e.text, "gradients do not run on a GPU in heads wider than 256"),
+               "gradients: %s", e.text);
+    c.q_starts = c.k_starts = starts;
+    c.sequences = 2;
+    CHECK_THAT(loci_gpu_forward(there, &both, work, &c) == LOCI_UNSUPPORTED
+                   && strstr(e.text, "in one sequence"),
+               "packed: %s", e.text);
+    loci_gpu_plan_destroy(there);
+    loci_plan_destroy(plan);
+    release(&t);
+}
 
 int main(int argc, char **argv)
 {
@@ -391,7 +472,10 @@ int main(int argc, char **argv)
     /* compiling takes most of the time of an OpenCL device that nobody named */
     const bool given = getenv("LOCI_DEVICES");
     const int hosts = given || device_count < 3 ? device_count : 3;
-    for (int i = 0; i < hosts; i++) check_refusals(i);
+    for (int i = 0; i < hosts; i++) {
+        check_refusals(i);
+        check_wide_refusals(i);
+    }
     for (int i = 0; i < (int)(sizeof problems / sizeof *problems); i++)
         if (argc < 2 ? !LOCI_SLOW || i % 8 == 0 : atoi(argv[1]) == i)
             check(&problems[i], i < 2 || argc > 1 ? device_count : i % 4 && !given ? 1 : hosts);

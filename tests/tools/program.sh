@@ -87,6 +87,7 @@ check "bench says of which machine" prints ', peak [0-9.]+ GFLOP/s at best; quie
 check "bench fits into 100 columns" narrow bench nope --len 32 --repeat 5
 check "bench --json" measured ratio_to_nope nope --len 32 --heads 1
 check "bench of latents" measured percent_of_peak nope --pass decode --dim 48 --values-in-keys 32 --heads 4 --kv-heads 1 --cache --len 64
+# Calls of 600 keys and 256 channels take long under sanitizers.
 if [ -z "${LOCI_SANITIZE:-}" ]; then
     check "bench chooses heads by the length" prints 'heads 1/1,' bench nope --len 32,600 --dim 256 --repeat 5
     check "bench takes the heads that were asked for" measured percent_of_peak nope --len 600 --dim 256 --heads 3 --repeat 5
