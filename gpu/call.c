@@ -1408,13 +1408,18 @@ static loci_status check_call(const struct loci_plan *p, const loci_call *in, lo
           LOCI_UNSUPPORTED, "pages do not run on a GPU with pope: pages must be NULL");
     return LOCI_OK;
 }
+ptrdiff_t loci_gpu_most_rows(const struct loci_plan *p)
+{
+    return p->stage == LOCI_ATTENTION && loci_gpu_is_wide(p) ? DECODE_ROWS : PTRDIFF_MAX;
+}
 /* Of an attention over keys. */
 static loci_status check_rows(const struct loci_plan *p, const loci_call *in, loci_error *e)
 {
-    const bool few = in->q_len <= DECODE_ROWS && !in->q_starts && !in->q_seg;
-    CHECK(e, few || p->stage != LOCI_ATTENTION || !loci_gpu_is_wide(p), LOCI_UNSUPPORTED,
-          "heads wider than %d run on a GPU with at most %d rows of each entry, in one sequence",
-          MOST_WHOLE, DECODE_ROWS);
+    const ptrdiff_t most = loci_gpu_most_rows(p);
+    CHECK(e, most == PTRDIFF_MAX || (in->q_len <= most && !in->q_starts && !in->q_seg),
+          LOCI_UNSUPPORTED,
+          "heads wider than %d run on a GPU with at most %td rows of each entry, in one sequence",
+          MOST_WHOLE, most);
     return LOCI_OK;
 }
 /* Checks that need the list of sequences. */
@@ -1636,8 +1641,9 @@ size_t loci_gpu_workspace(const loci_gpu_plan *plan, const loci_call *given, int
     if (plan->plan->stage == LOCI_EMBED)
         return loci_gpu_embed_workspace(plan->plan, &g.in, backward != 0);
     if (check_call(plan->plan, &g.in, NULL)) return 0;
-    const bool appends_alone = check_rows(plan->plan, &g.in, NULL) != LOCI_OK;
-    if (appends_alone && !g.in.cache) return 0;
+    /* If not, keys may be appended and rotated, and calls of fewer rows run. */
+    const bool runs = check_rows(plan->plan, &g.in, NULL) == LOCI_OK,
+               learns = backward && !loci_gpu_is_wide(plan->plan);
     if (loci_open_call(&g.call, plan->plan, &g.in, true)) return 0;
     if (g.call.cache && loci_cache_check(plan->plan, g.call.cache, true, NULL)) return 0;
     const bool rotates = plan->plan->rotate >= 0 && !g.in.pages && !g.in.cache;
@@ -1648,8 +1654,8 @@ size_t loci_gpu_workspace(const loci_gpu_plan *plan, const loci_call *given, int
         if (n > PTRDIFF_MAX) return 0;
         if (n > most) most = n;
     }
-    if (appends_alone) return most;
-    for (int back = 0; back <= (backward != 0); back++) {
+    if (!runs && !g.in.cache) return most;
+    for (int back = 0; runs && back <= learns; back++) {
         const size_t n = pass_workspace(g, back);
         if (n > PTRDIFF_MAX) return 0;
         if (n > most) most = n;

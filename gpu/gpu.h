@@ -128,6 +128,8 @@ bool loci_gpu_term_of(enum term_id, int32_t *term);
 bool loci_gpu_splits(const struct loci_plan *);
 size_t loci_gpu_decode_shared(const struct loci_plan *);
 bool loci_gpu_is_wide(const struct loci_plan *);
+/* Rows of an entry in a call. */
+ptrdiff_t loci_gpu_most_rows(const struct loci_plan *);
 /* How a term rotates, and do its places or angles come with the call? */
 int32_t loci_gpu_rotation_of(enum term_id);
 bool loci_gpu_given(enum term_id);

@@ -106,6 +106,14 @@ size_t loci_gpu_decode_shared(const struct loci_plan *p)
 {
     return (size_t)decode_room(MOST_LANES, p->score_dim, p->value_dim).size * sizeof(float);
 }
+/* Of a wide plan: rows that rotate, and decode. */
+static size_t wide_bytes(const struct loci_plan *p)
+{
+    const int width = p->turns_values ? most(p->dim, p->value_dim) : p->dim;
+    const size_t rotated = (size_t)(ROTATED_ROWS * width) * sizeof(float),
+                 decode = p->stage == LOCI_ROTATE ? 0 : loci_gpu_decode_shared(p);
+    return rotated > decode ? rotated : decode;
+}
 bool loci_gpu_is_wide(const struct loci_plan *p)
 {
     return p->stage != LOCI_EMBED && (p->score_dim > MOST_WHOLE || p->value_dim > MOST_WHOLE);
@@ -113,6 +121,7 @@ bool loci_gpu_is_wide(const struct loci_plan *p)
 static loci_status check_wide(const struct loci_plan *p, loci_error *e)
 {
     const struct config *beyond = NULL;
+    bool given = false;
     if (!loci_gpu_is_wide(p)) return LOCI_OK;
     CHECK(e, !is_linear(p), LOCI_UNSUPPORTED,
           "linear attention does not run on a GPU in heads wider than %d", MOST_WHOLE);
@@ -123,9 +132,12 @@ static loci_status check_wide(const struct loci_plan *p, loci_error *e)
                         || (loci_gpu_term_of(id, &term) && !is_of_vectors(term)
                             && id != TERM_reflect && id != TERM_channel_gates);
         if (!plain) beyond = &p->enc[p->use[x].enc];
+        given = id == TERM_positioned_pairs;
     }
-    CHECK(e, !beyond, LOCI_UNSUPPORTED, "%s does not run on a GPU in heads wider than %d",
-          beyond->pe->name, MOST_WHOLE);
+    /* pope doubles what scores read */
+    CHECK(e, !beyond, LOCI_UNSUPPORTED, "%s%s does not run on a GPU in heads wider than %d",
+          beyond->pe->name, given ? " with positions=given" : "",
+          MOST_WHOLE * p->dim / p->score_dim);
     return LOCI_OK;
 }
 loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_facts *f,
@@ -385,7 +397,7 @@ loci_status loci_gpu_plan_create(loci_gpu_plan **to, loci_gpu *gpu, const loci_p
     struct loci_gpu_plan shape = { .gpu = gpu, .plan = plan, .general = is_general(gpu) };
     choose_shape(&shape);
     const size_t needed = is_linear(plan)        ? loci_gpu_linear_shared()
-                        : loci_gpu_is_wide(plan) ? loci_gpu_decode_shared(plan)
+                        : loci_gpu_is_wide(plan) ? wide_bytes(plan)
                                                  : forward_bytes(plan, shape.rows, shape.roomy);
     CHECK(e, needed <= gpu->facts.shared, LOCI_UNSUPPORTED,
           "%s has %zu bytes of shared memory for a group, but dim %d needs %zu", gpu->facts.name,

@@ -81,9 +81,11 @@ static loci_status copy(struct tree_backend *m, const struct tree_copy *c)
 }
 static struct device_trees device_of(const loci_gpu_plan *plan, const loci_gpu_tables *tables)
 {
+    const ptrdiff_t most = loci_gpu_most_rows(plan->plan);
     return (struct device_trees){ .base = { .plan = plan->plan,
                                             .tables = tables ? tables->host : NULL,
                                             .there = true,
+                                            .longest = most < PTRDIFF_MAX ? most : 0,
                                             .lists = lists_of,
                                             .workspace = workspace_of,
                                             .fork = fork_there,

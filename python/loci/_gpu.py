@@ -280,7 +280,9 @@ def _call(p: Problem, there: Direct, o: Any, writes: bool) -> Any:
     there.alive.append(alive)
     layout = p.shape.layout
     if isinstance(there, Staged):
-        call.q, call.k, call.v = (there.read(x, layout) for x in (p.q, p.k, p.v))
+        call.q, call.k = (there.read(x, layout) for x in (p.q, p.k))
+        if not p.plan.values_in_keys:
+            call.v = there.read(p.v, layout)
         call.o = there.write(o, layout) if writes else there.read(o, layout)
     if p.mask is not None and isinstance(there, Staged):
         call.mask = there.read(p.mask.x, "bhld")

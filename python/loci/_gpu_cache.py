@@ -84,8 +84,9 @@ class Place:
             there, call, alive = lay(device, laid, given, inputs, o, averages)
             laid.room = laid.room or library.gpu_workspace(plan, call, 0)
             work = there.room(laid.room) if laid.room else None
-            if work is None and o is not None:  # the call says what is wrong
-                self._check(cache, library.gpu_forward(*at, work, call))
+            wide = max(cache._plan.dim, cache._plan.value_dim) > 256 and laid.rows > 8
+            if o is not None and (work is None or wide):  # the call says what is wrong, before keys are appended
+                self._check(cache, library.gpu_forward(*at, None, call))
             if "k" in given:
                 self._check(cache, library.gpu_cache_append(*at, work, cache._at, call))
                 cache._appended(laid)

@@ -83,7 +83,7 @@ class Cache:
         Where keys and values are kept and rows are computed: `"cuda:0"`, `"opencl:0"`, `"host"` or `"cpu"`, by default
         the CPU. Bits stay the same. Tensors of torch on that GPU are read there, in torch's current stream; arrays of
         the CPU are copied there and results back. Such a cache has no `copy()` or `memory`, and cannot be pickled.
-        Heads wider than 256 have up to 8 rows a call there.
+        In heads wider than 256 `attend` and `step` take up to 8 rows there.
 
     Raises
     ------

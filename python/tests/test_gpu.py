@@ -252,6 +252,20 @@ class Numpy(unittest.TestCase):
             self.same(want, plan.attention(q, k, v, tensors, device=device))
             self.same(want, plan.attention(q, k, v, plan.prepared(tensors, max_distance=80), device=device))
 
+    def test_values_in_keys(self) -> None:
+        rng = np.random.default_rng(5)
+        for dim, value_dim, rows in ((48, 32, 30), (576, 512, 3)):
+            text = f"rope:pairing=half,dim={dim - value_dim},offset={value_dim}"
+            plan = loci.Plan(text, 4, dim, kv_heads=1, value_dim=value_dim, values_in_keys=True)
+            q, k = (rng.standard_normal((2, heads, n, dim), np.float32) for heads, n in ((4, rows), (1, 90)))
+            want = loci.attention(q, k, None, plan, return_lse=True)
+            for device in DEVICES:
+                self.same(want, loci.attention(q, k, None, plan, return_lse=True, device=device))
+                self.same(want[0], plan.attention(q, k, None, device=device))
+                if dim > 256:
+                    with self.assertRaisesRegex(loci.Error, "wider than 256 run on a GPU with at most 8 rows"):
+                        plan.attention(np.repeat(q, 3, 2), k, None, device=device)
+
     def test_refused(self) -> None:
         q, k, v = arrays(4, 4)
         with self.assertRaisesRegex(loci.Error, "'moon:0' is no device") as caught:

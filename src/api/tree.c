@@ -141,6 +141,10 @@ static loci_status measure_trees(struct trees *t)
         }
         t->paths += paths;
     }
+    const ptrdiff_t most = t->backend->longest;
+    CHECK(e, !most || t->longest <= most, LOCI_UNSUPPORTED,
+          "a path of %td nodes does not run on a GPU in such wide heads: it may have %td",
+          t->longest, most);
     return LOCI_OK;
 }
 /* A tensor that has rows of its own for rows or for keys: [batch][outer][rows][inner] numbers. */

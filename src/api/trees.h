@@ -26,6 +26,7 @@ struct tree_backend {
     const loci_plan *plan;
     const void *tables; /* of the host */
     bool there;         /* rows, `work` and the keys of the cache are memory of a device */
+    ptrdiff_t longest;  /* nodes of a path; 0: any number */
     loci_cache *cache;  /* of the call, and its error: set by tree.c */
     loci_error *error;
     /* Memory of the host for lists; NULL: they are in `work`. */

@@ -116,6 +116,8 @@ static const struct problem problems[] = {
     { "rope:pairing=half,dim=64,offset=512", 1, 9, 1, 576, 512, 320, 0, LOCI_BF16, LOCI_Q8_0,
       LOCI_Q8_0, IN_KEYS },
     { "alibi", 2, 4, 2, 260, 300, 320, 0, LOCI_F16, LOCI_F16, LOCI_F16, LENS },
+    { "rope:pairing=half,dim=64,offset=256", 4, 4, 1, 320, 256, 320, 0, F32, TREES | IN_KEYS },
+    { "rope:pairing=half", 2, 2, 1, 272, 20, 320, 100, F32, RING | LENS },
 };
 /* Wide heads have up to eight rows at once. */
 static ptrdiff_t most_rows(const struct problem *s)
@@ -212,8 +214,11 @@ static loci_status attend_there(const struct pair *p, const struct trees *t, loc
     struct there there = { .gpu = p->memory.gpu };
     const loci_gpu_tables *tables = &p->tables_there;
     loci_cache *cache = p->cache_there;
+    loci_call many = *c; /* whose workspace holds for fewer rows */
+    many.q_len = many.k_len = c->q_len + (most_rows(p->s) < 9 ? 20 : 0);
+    many.q_lens = many.k_lens = NULL;
     c->work_bytes = t ? loci_gpu_tree_workspace(p->plan_there, cache, &t->tree, c)
-                      : loci_gpu_workspace(p->plan_there, c, 0);
+                      : loci_gpu_workspace(p->plan_there, &many, 0);
     if (!CHECK_THAT(c->work_bytes > 0, "%s: does not run", p->name)) return LOCI_UNSUPPORTED;
     void *work = copy_there(&there, NULL, c->work_bytes);
     loci_status status = t ? loci_gpu_tree_forward(p->plan_there, tables, work, cache, &t->tree, c)
@@ -317,6 +322,22 @@ static void grow_by(struct pair *p, ptrdiff_t n)
     for (ptrdiff_t most = most_rows(p->s); n > 0; n -= most < n ? most : n)
         grow(p, most < n ? most : n, NULL);
 }
+/* A path of nine nodes in wide heads. */
+static void refuse_tree(const struct pair *p, const loci_tree *tree)
+{
+    loci_error e = { 0 };
+    const int64_t length = loci_cache_length(p->cache_there, 0),
+                  other = loci_cache_length(p->cache_there, 1);
+    loci_call c = LOCI_CALL(.batch = 1, .q_len = 10, .k_len = 10, .error = &e);
+    CHECK_THAT(!loci_gpu_tree_workspace(p->plan_there, p->cache_there, tree, &c)
+                   && loci_gpu_tree_forward(p->plan_there, &p->tables_there, NULL, p->cache_there,
+                                            tree, &c)
+                          == LOCI_UNSUPPORTED
+                   && strstr(e.text, "a path of 9 nodes does not run")
+                   && length == loci_cache_length(p->cache_there, 0)
+                   && other == loci_cache_length(p->cache_there, 1),
+               "%s: a long path: %s", p->name, e.text);
+}
 /* A tree of three paths that cross the border of a tile, of which one is kept without its last
  * node; one whose rows are split over keys, but would not be if all paths were as long as the
  * longest; and two trees of a path each, of which the first has fewer nodes than rows. */
@@ -340,7 +361,8 @@ static void grow_trees(struct pair *p)
                                          .nodes = nodes, .parents = chains),
                                last };
     grow(p, 9, &tree);
-    grow(p, 10, &long_one);
+    if (most_rows(p->s) < 9) refuse_tree(p, &long_one.tree);
+    else grow(p, 10, &long_one);
     grow(p, 3, &two);
 }
 static void drop(struct pair *p, ptrdiff_t entry, int64_t count)

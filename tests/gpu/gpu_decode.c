@@ -151,6 +151,12 @@ static const struct problem problems[] = {
     { "nope", 1, 2, 1, 320, 260, 2, 400, 0, F32, 0, HUGE_ROWS },
     { "logn:length=20", 2, 2, 2, 384, 384, 5, 200, 0, F32, 0, DROPOUT },
     { "kerple", 3, 2, 1, 1000, 1024, 2, 0, 0, F32, 0, FULL },
+    { "fox", 2, 4, 2, 320, 320, 2, 300, 0, F32, 0, LENS },
+    { "rope:pairing=half+fox", 1, 2, 1, 320, 20, 2, 300, 0, LOCI_BF16, LOCI_BF16, LOCI_BF16, 0,
+      MASK },
+    { "logn:length=20+softcap:cap=3", 1, 2, 1, 288, 288, 2, 300, 50, F32, 0, MASK },
+    { "rope:pairing=half,values=1", 1, 2, 1, 64, 320, 2, 300, 0, F32, 0, LENS },
+    { "fire+ssmax", 1, 2, 1, 264, 264, 2, 200, 0, F32, 0, 0 },
 };
 
 static float *numbers(struct mem *m, size_t count, double size)
@@ -414,6 +420,9 @@ static void check_wide_refusals(int device)
     } bad[] = {
         { "shaw", "shaw does not run on a GPU in heads wider than 256" },
         { "rope:pairing=half+sba", "sba does not run on a GPU in heads wider than 256" },
+        { "rope:pairing=half,positions=given",
+          "rope with positions=given does not run on a GPU in heads wider than 256" },
+        { "pope:base=20", "pope does not run on a GPU in heads wider than 128" },
         { "xpos", "xpos does not run on a GPU in heads wider than 256" },
         { "path", "path does not run on a GPU in heads wider than 256" },
     };

@@ -80,6 +80,8 @@ static const struct rotated rotations[] = {
     { "dca:pairing=half,chunk=90,local=20", 4, 2, 32, 0, 20, 270, LOCI_F32, LOCI_KEY, ATTENTION },
     { "rope:pairing=half,dim=64,offset=512", 3, 1, 576, 512, 70, 30, LOCI_F32, LOCI_QUERY,
       IN_PLACE },
+    { "rope:pairing=half,dim=64,offset=512", 3, 1, 576, 512, 70, 30, LOCI_F32, LOCI_QUERY,
+      ATTENTION },
     { "rope:pairing=interleaved,freq=given", 2, 1, 320, 0, 20, 70, LOCI_BF16, LOCI_KEY, 0 },
     { "rope:pairing=half+t5+cape:hidden=4", 4, 2, 32, 0, 70, 30, LOCI_F32, LOCI_QUERY, ATTENTION },
 };
