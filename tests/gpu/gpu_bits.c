@@ -30,8 +30,7 @@ static int ran, left_out;
 /* What the texts and shapes of this file may be refused for where there is enough memory. */
 static const char *const refusals[] = {
     "together are at most 256",
-    "in heads wider than 128",
-    "must be at most 256 on a GPU",
+    "on a GPU in heads wider than",
     "segments are ranges of keys",
 };
 /* With $LOCI_GPU_SHARED=bytes: heads up to this width must run, but for these. */
