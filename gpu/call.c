@@ -878,7 +878,7 @@ static bool decodes(const struct gpu_call *g)
     const char *wanted = getenv("LOCI_GPU_DECODE"); /* tests: "never", "always" */
     const ptrdiff_t lanes = c->Lq * (p->heads / p->kv_heads);
     if (g->backward || !loci_gpu_splits(p)) return false;
-    if (loci_gpu_is_wide(p)) return c->Lq > 0;
+    if (loci_gpu_has_wide_heads(p)) return c->Lq > 0;
     if (g->in.q_starts || g->in.q_seg) return false;
     if (c->Lq > DECODE_ROWS || lanes > DECODE_LANES || !c->Lq || !c->Lk) return false;
     if (wanted && strcmp(wanted, "never") == 0) return false;
@@ -889,7 +889,7 @@ static bool decodes(const struct gpu_call *g)
 static ptrdiff_t most_split_rows(const struct loci_plan *p)
 {
     const ptrdiff_t rows = DECODE_LANES / (p->heads / p->kv_heads);
-    return rows < DECODE_ROWS && !loci_gpu_is_wide(p) ? rows : DECODE_ROWS;
+    return rows < DECODE_ROWS && !loci_gpu_has_wide_heads(p) ? rows : DECODE_ROWS;
 }
 static void set_lanes(struct gpu_call *g)
 {
@@ -1410,7 +1410,7 @@ static loci_status check_call(const struct loci_plan *p, const loci_call *in, lo
 }
 ptrdiff_t loci_gpu_most_rows(const struct loci_plan *p)
 {
-    return p->stage == LOCI_ATTENTION && loci_gpu_is_wide(p) ? DECODE_ROWS : PTRDIFF_MAX;
+    return p->stage == LOCI_ATTENTION && loci_gpu_has_wide_heads(p) ? DECODE_ROWS : PTRDIFF_MAX;
 }
 /* Of an attention over keys. */
 static loci_status check_rows(const struct loci_plan *p, const loci_call *in, loci_error *e)
@@ -1436,7 +1436,7 @@ static loci_status check_grad(const loci_gpu_plan *there, const loci_grad *grad,
     CHECK(e, p->row_forms == 1 || (p->dim <= 128 && p->value_dim <= 128), LOCI_UNSUPPORTED,
           "gradients with %s do not run on a GPU in heads wider than 128",
           p->enc[p->use[p->rotate].enc].pe->name);
-    CHECK(e, !loci_gpu_is_wide(p), LOCI_UNSUPPORTED,
+    CHECK(e, !loci_gpu_has_wide_heads(p), LOCI_UNSUPPORTED,
           "gradients do not run on a GPU in heads wider than %d", MOST_WHOLE);
     CHECK(e, !grad->dae || FOURS(p->value_dim) + p->dim <= 256, LOCI_UNSUPPORTED,
           "gradients of ae run on a GPU where dim %d and value_dim %d together are at most 256",
@@ -1643,7 +1643,7 @@ size_t loci_gpu_workspace(const loci_gpu_plan *plan, const loci_call *given, int
     if (check_call(plan->plan, &g.in, NULL)) return 0;
     /* If not, keys may be appended and rotated, and calls of fewer rows run. */
     const bool runs = check_rows(plan->plan, &g.in, NULL) == LOCI_OK,
-               learns = backward && !loci_gpu_is_wide(plan->plan);
+               learns = backward && !loci_gpu_has_wide_heads(plan->plan);
     if (loci_open_call(&g.call, plan->plan, &g.in, true)) return 0;
     if (g.call.cache && loci_cache_check(plan->plan, g.call.cache, true, NULL)) return 0;
     const bool rotates = plan->plan->rotate >= 0 && !g.in.pages && !g.in.cache;

@@ -127,7 +127,7 @@ bool loci_gpu_term_of(enum term_id, int32_t *term);
  * those of latents, run in no other way. */
 bool loci_gpu_splits(const struct loci_plan *);
 size_t loci_gpu_decode_shared(const struct loci_plan *);
-bool loci_gpu_is_wide(const struct loci_plan *);
+bool loci_gpu_has_wide_heads(const struct loci_plan *);
 /* Rows of an entry in a call. */
 ptrdiff_t loci_gpu_most_rows(const struct loci_plan *);
 /* How a term rotates, and do its places or angles come with the call? */

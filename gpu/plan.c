@@ -114,15 +114,15 @@ static size_t wide_bytes(const struct loci_plan *p)
                  decode = p->stage == LOCI_ROTATE ? 0 : loci_gpu_decode_shared(p);
     return rotated > decode ? rotated : decode;
 }
-bool loci_gpu_is_wide(const struct loci_plan *p)
+bool loci_gpu_has_wide_heads(const struct loci_plan *p)
 {
     return p->stage != LOCI_EMBED && (p->score_dim > MOST_WHOLE || p->value_dim > MOST_WHOLE);
 }
-static loci_status check_wide(const struct loci_plan *p, loci_error *e)
+static loci_status check_wide_heads(const struct loci_plan *p, loci_error *e)
 {
     const struct config *beyond = NULL;
     bool given = false;
-    if (!loci_gpu_is_wide(p)) return LOCI_OK;
+    if (!loci_gpu_has_wide_heads(p)) return LOCI_OK;
     CHECK(e, !is_linear(p), LOCI_UNSUPPORTED,
           "linear attention does not run on a GPU in heads wider than %d", MOST_WHOLE);
     for (int x = 0; x < p->uses && !beyond; x++) {
@@ -204,7 +204,7 @@ loci_status loci_gpu_check_plan(const struct loci_plan *p, const struct device_f
     CHECK(e, p->states || p->moves >= 0 || p->key_heads == p->kv_heads * p->key_forms,
           LOCI_UNSUPPORTED, "%s does not run on a GPU yet: each head rotates keys in its own way",
           p->enc[p->use[p->rotate].enc].pe->name);
-    return check_wide(p, e);
+    return check_wide_heads(p, e);
 }
 
 int loci_gpu_moves_room(const struct loci_plan *p, int rows)
@@ -396,9 +396,10 @@ loci_status loci_gpu_plan_create(loci_gpu_plan **to, loci_gpu *gpu, const loci_p
     TRY(loci_gpu_check_plan(plan, &gpu->facts, e));
     struct loci_gpu_plan shape = { .gpu = gpu, .plan = plan, .general = is_general(gpu) };
     choose_shape(&shape);
-    const size_t needed = is_linear(plan)        ? loci_gpu_linear_shared()
-                        : loci_gpu_is_wide(plan) ? wide_bytes(plan)
-                                                 : forward_bytes(plan, shape.rows, shape.roomy);
+    const size_t needed = is_linear(plan) ? loci_gpu_linear_shared()
+                        : loci_gpu_has_wide_heads(plan)
+                            ? wide_bytes(plan)
+                            : forward_bytes(plan, shape.rows, shape.roomy);
     CHECK(e, needed <= gpu->facts.shared, LOCI_UNSUPPORTED,
           "%s has %zu bytes of shared memory for a group, but dim %d needs %zu", gpu->facts.name,
           gpu->facts.shared, plan->dim, needed);

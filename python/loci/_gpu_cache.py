@@ -20,6 +20,8 @@ from ._plan import Plan, aligned, host, thread
 if TYPE_CHECKING:
     from .cache import Cache
 
+MOST_WHOLE, MOST_ROWS = 256, 8  # heads that are wider have so many rows: gpu/call.c
+
 
 def read(place: Place | None, x: Any, name: str, kind: Any = None) -> tuple[Any, Any]:
     """As arrays.read(), of an array in memory of the CPU or of the device of the cache.  None is the CPU."""
@@ -84,8 +86,8 @@ class Place:
             there, call, alive = lay(device, laid, given, inputs, o, averages)
             laid.room = laid.room or library.gpu_workspace(plan, call, 0)
             work = there.room(laid.room) if laid.room else None
-            wide = max(cache._plan.dim, cache._plan.value_dim) > 256 and laid.rows > 8
-            if o is not None and (work is None or wide):  # the call says what is wrong, before keys are appended
+            many = laid.rows > MOST_ROWS and max(cache._plan.dim, cache._plan.value_dim) > MOST_WHOLE
+            if o is not None and (work is None or many):  # the call says what is wrong, before keys are appended
                 self._check(cache, library.gpu_forward(*at, None, call))
             if "k" in given:
                 self._check(cache, library.gpu_cache_append(*at, work, cache._at, call))

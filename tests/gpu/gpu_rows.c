@@ -82,6 +82,10 @@ static const struct rotated rotations[] = {
       IN_PLACE },
     { "rope:pairing=half,dim=64,offset=512", 3, 1, 576, 512, 70, 30, LOCI_F32, LOCI_QUERY,
       ATTENTION },
+    { "mrope:pairing=half,sections=40/44/48", 2, 1, 264, 0, 30, 20, LOCI_F32, LOCI_QUERY,
+      COORDS | ATTENTION },
+    { "rope2d", 2, 1, 264, 0, 20, 30, LOCI_F32, LOCI_KEY, COORDS | ATTENTION },
+    { "mixed", 2, 1, 264, 0, 30, 20, LOCI_F32, LOCI_QUERY, COORDS | ATTENTION },
     { "rope:pairing=interleaved,freq=given", 2, 1, 320, 0, 20, 70, LOCI_BF16, LOCI_KEY, 0 },
     { "rope:pairing=half+t5+cape:hidden=4", 4, 2, 32, 0, 70, 30, LOCI_F32, LOCI_QUERY, ATTENTION },
 };
