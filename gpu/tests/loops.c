@@ -65,7 +65,7 @@ struct loops *loops_compile(const char *source)
     snprintf(c, sizeof c, "%s/program.c", folder);
     snprintf(so, sizeof so, "%s/program.so", folder);
     snprintf(command, sizeof command,
-             "%s -std=gnu17 -w -O1 %s-ffp-contract=off -fno-math-errno -fPIC -shared -I'%s' "
+             "%s -std=gnu17 -w -Og %s-ffp-contract=off -fno-math-errno -fPIC -shared -I'%s' "
              "-o '%s' '%s' -lm",
              cc && *cc ? cc : "cc", native, LOCI_SOURCES, so, c);
     if (write_file(c, source) && system(command) == 0) {

@@ -848,7 +848,7 @@ int main(int argc, char **argv)
     walk_only(argc, argv);
     for (int i = 0; i < 6 && !walk_limited(); i++) two_tiles(tables[i]);
     for (struct walk_text t = { 0 }; walk_next(&t);) {
-        if (LOCI_SLOW && !t.example && t.next % 5 && !walk_whole()) continue;
+        if (LOCI_SLOW && !t.example && t.next % (LOCI_EMULATED ? 15 : 5) && !walk_whole()) continue;
         dropping = false;
         check_text(t);
         dropping = true;

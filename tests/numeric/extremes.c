@@ -94,14 +94,15 @@ static void fox_with(const char *encoding, ptrdiff_t rows, const int64_t *k_pos)
             got.mem.blocks = also.mem.blocks = 0;
             gate = shut[i];
             attend(&got);
-            attend(&also);
             CHECK_THAT(differ(&got, &want, H * LONG) == 0,
                        "%s, %td rows, %s: a gate of %g is not shut", encoding, rows,
                        f64 ? "f64" : "f32", gate);
+            attend_free(&got);
+            if (LOCI_EMULATED) continue; /* the reference is tested without emulation */
+            attend(&also);
             CHECK_THAT(differ(&also, &says, H * LONG) == 0,
                        "%s, %td rows: in the reference a gate of %g is not shut", encoding, rows,
                        gate);
-            attend_free(&got);
             attend_free(&also);
         }
         attend_free(&want);

@@ -92,8 +92,10 @@ static void run(struct walk *w, const char *isa, bool f64)
 static void check(struct walk *w)
 {
     static int turn;
-    const int often = LOCI_EMULATED ? 3 : LOCI_SLOW ? 2 : 1;
+    const int often = LOCI_EMULATED ? 5 : LOCI_SLOW ? 2 : 1;
     if (turn++ % often && !walk_whole()) return;
+    /* a minute in the reference, whose long double is computed by software there */
+    if (LOCI_EMULATED && strstr(w->encoding, "liere") && w->desc.dim > 64) return;
     loci_error error = { 0 };
     loci_status status;
     w->call.error = &error;
