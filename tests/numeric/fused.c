@@ -94,8 +94,8 @@ static void check(struct walk *w)
     static int turn;
     const int often = LOCI_EMULATED ? 5 : LOCI_SLOW ? 2 : 1;
     if (turn++ % often && !walk_whole()) return;
-    /* a minute in the reference, whose long double is computed by software there */
-    if (LOCI_EMULATED && strstr(w->encoding, "liere") && w->desc.dim > 64) return;
+    /* a minute in the reference, whose long double is computed by software on aarch64 */
+    if (LOCI_EMULATED && !walk_whole() && strstr(w->encoding, "liere") && w->desc.dim > 64) return;
     loci_error error = { 0 };
     loci_status status;
     w->call.error = &error;

@@ -496,7 +496,7 @@ static int run_parallel(const struct args *a, struct problem *p, bool json, int 
 
 /* The passes on a device, at every length.  Its multiply-adds and copies are probed first. */
 static int run_on_device(const struct args *a, struct problem *p, bool json, int repeat,
-                         const ptrdiff_t *len, int lens)
+                         const ptrdiff_t *len, int lens, int rows)
 {
     static const int not_there[] = { CACHE,   FAST,  THREADS,  ISA,  DROPOUT,
                                      AGAINST, SERVE, PARALLEL, RANKS };
@@ -506,12 +506,11 @@ static int run_on_device(const struct args *a, struct problem *p, bool json, int
     for (int i = 0; i < COUNT(not_there); i++)
         if (a->value[not_there[i]])
             return fail("bench: --device does not support --%s", flags[not_there[i]].name);
-    if (p->pass > BOTH) return fail("bench: --device needs --pass forward, backward or both");
     if (!device_open(a, DEVICE, &b.gpu)) return EXIT_ERROR;
     bool ok = device_bench_open(&b);
     for (int i = 0; i < lens; i++)
         for (int k = 0; k < count && ok; k++) {
-            set_len(p, len[i], 0);
+            set_len(p, len[i], rows);
             if (a->rest_count || fits(p, &list[k]))
                 ok = device_bench_one(&b, p,
                                       a->rest_count ? runnable_text(a->rest[k]) : list[k].example);
@@ -571,7 +570,7 @@ static int run(const struct args *a)
     if (a->value[SERVE] && (a->rest_count != 1 || lens != 1 || b.against))
         return fail("bench: --serve needs exactly one encoding and one length, and no --against");
     choose_heads(a, p, len, lens, rows);
-    if (a->value[DEVICE]) return run_on_device(a, p, b.json, b.rounds.wanted, len, lens);
+    if (a->value[DEVICE]) return run_on_device(a, p, b.json, b.rounds.wanted, len, lens, rows);
     if (a->value[PARALLEL]) return run_parallel(a, p, b.json, b.rounds.wanted, len, lens);
     if (a->value[RANKS]) return fail("bench: --ranks needs --parallel");
 
@@ -633,9 +632,10 @@ const struct command cmd_bench = {
         "    --repeat rounds; 100 % is the time of one process.  Under mpirun each process is\n"
         "    a rank, and libloci-mpi is loaded.\n"
         "\n"
-        "    --device measures forward and backward passes on a GPU, by its own clock.  Its\n"
+        "    --device measures a pass on a GPU, by its own clock, without --cache.  Its\n"
         "    multiply-adds and copies are probed in the same run; 100 % is the probed rate of\n"
-        "    float32.  Figures are medians of --repeat rounds, interleaved with nope.\n"
+        "    float32, or of copies for decode and rotate.  Figures are medians of --repeat\n"
+        "    rounds, interleaved with nope.\n"
         "    Without names: every encoding that runs there.\n",
     .examples =
         "    loci bench\n"

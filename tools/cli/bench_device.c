@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* bench_device.c -- `loci bench --device`: the passes on a device, by its own clock, against plain
- * attention and against what its multiply-adds reach.  Rounds alternate between both. */
+ * attention and against what its multiply-adds or its copies reach.  Rounds alternate between
+ * both. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,19 +10,29 @@
 #include "cli/device.h"
 #include "cli/json.h"
 
-enum { MOST_STEPS = 1000 };
+enum { MOST_STEPS = 1000, MOST_COPIES = 1000 };
 static const double atom = 0.002; /* seconds that a measurement lasts at least */
+/* No GPU has that much cache. */
+static const size_t beyond_cache = 512 << 20;
 
 /* A task on the device, and what a round runs of it. */
 struct rival {
     struct task task;
     struct there there;
     int steps;
+    /* decode, prefill-chunk: steps alternate between copies of K and V, one after the other */
+    char *k, *v;
+    int copies, turn;
 };
 struct figures {
-    double seconds, ratio, gflops, percent;
+    double seconds, ratio, rate, percent; /* rate: in 1e9 per second, of operations or bytes */
     size_t workspace;
 };
+/* What the probe of the same kind reached. */
+static double peak(const struct device_bench *b, const struct problem *p)
+{
+    return 1e-9 * (by_memory(p) ? b->bytes : b->flops);
+}
 
 /* ---- Measuring ------------------------------------------------------------------------------- */
 
@@ -29,30 +40,61 @@ static loci_status run_pass(const struct rival *r, enum pass pass)
 {
     loci_status status = LOCI_OK;
     if (pass != BACKWARD) status = there_forward(&r->there);
-    if (!status && pass != FORWARD) status = there_backward(&r->there);
+    if (!status && (pass == BACKWARD || pass == BOTH)) status = there_backward(&r->there);
     return status;
 }
+static void next_copy(const struct problem *p, struct rival *r)
+{
+    const size_t at = (size_t)(r->turn++ % r->copies) * keys_bytes(p);
+    r->there.call.k.data = r->k + at;
+    if (r->v) r->there.call.v.data = r->v + at;
+}
 /* Seconds of a step, by the clock of the device. */
-static loci_status time_steps(const struct rival *r, enum pass pass, int steps, loci_error *e,
-                              double *seconds)
+static loci_status time_steps(const struct problem *p, struct rival *r, enum pass pass, int steps,
+                              loci_error *e, double *seconds)
 {
     loci_gpu *gpu = r->there.gpu;
     loci_status status = loci_gpu_clock_start(gpu, e);
     if (status) return status;
-    for (int i = 0; i < steps && !status; i++) status = run_pass(r, pass);
+    for (int i = 0; i < steps && !status; i++) {
+        if (r->copies) next_copy(p, r);
+        status = run_pass(r, pass);
+    }
     if (status) *e = *r->there.call.error;
     else status = loci_gpu_clock_stop(gpu, seconds, e);
     *seconds /= steps;
     return status;
 }
 /* The first run compiles, and a backward pass reads what a forward pass wrote. */
-static loci_status warm_up(struct rival *r, enum pass pass)
+static loci_status warm_up(const struct problem *p, struct rival *r)
 {
     double t = 0;
-    loci_status status = run_pass(r, pass == FORWARD ? FORWARD : BOTH);
-    if (!status) status = time_steps(r, pass, 1, r->there.call.error, &t);
+    loci_status status = run_pass(r, p->pass == BACKWARD ? BOTH : p->pass);
+    if (!status) status = time_steps(p, r, p->pass, 1, r->there.call.error, &t);
     r->steps = t >= atom ? 1 : t > atom / MOST_STEPS ? (int)(atom / t) + 1 : MOST_STEPS;
     return status;
+}
+/* Copies of K or V, dense, as many as no cache holds. */
+static loci_status copy_keys(const struct problem *p, struct rival *r, const void *from, char **to)
+{
+    const size_t bytes = keys_bytes(p);
+    void *all;
+    loci_error *e = r->there.call.error;
+    loci_status status = loci_gpu_alloc(r->there.gpu, (size_t)r->copies * bytes, &all, e);
+    if (status) return status;
+    *to = all;
+    for (int i = 0; i < r->copies && !status; i++)
+        status =
+            loci_gpu_copy(r->there.gpu, *to + (size_t)i * bytes, from, bytes, LOCI_GPU_MOVE, e);
+    return status;
+}
+static loci_status open_copies(const struct problem *p, struct rival *r, const loci_gpu_info *info)
+{
+    const loci_call *c = &r->there.call;
+    const size_t wanted = beyond_cache / (2 * keys_bytes(p)) + 1;
+    r->copies = !info->memory ? 1 : wanted < MOST_COPIES ? (int)wanted : MOST_COPIES;
+    const loci_status status = copy_keys(p, r, c->k.data, &r->k);
+    return status || !c->v.data ? status : copy_keys(p, r, c->v.data, &r->v);
 }
 /* Returns the status of what does not run, for which *open is true. */
 static loci_status open_rival(const struct device_bench *b, const struct problem *p,
@@ -62,31 +104,36 @@ static loci_status open_rival(const struct device_bench *b, const struct problem
     *open = task_open(&r->task, &d, p->batch, p->rows, p->len, NULL);
     if (!*open) return LOCI_BAD_ARG;
     problem_fill(p, &r->task);
-    loci_status status = there_open(&r->there, b->gpu, &r->task, p->len, p->pass != FORWARD);
-    return status ? status : warm_up(r, p->pass);
+    const bool back = p->pass == BACKWARD || p->pass == BOTH;
+    loci_status status = there_open(&r->there, b->gpu, &r->task, p->len, back);
+    if (!status && inference(p)) status = open_copies(p, r, &b->info);
+    return status ? status : warm_up(p, r);
 }
 static void close_rival(struct rival *r)
 {
+    if (r->k) loci_gpu_free(r->there.gpu, r->k);
+    if (r->v) loci_gpu_free(r->there.gpu, r->v);
     there_close(&r->there);
     task_close(&r->task);
 }
 
-static loci_status measure(const struct device_bench *b, const struct problem *p,
-                           const struct rival *r, struct figures *f)
+static loci_status measure(const struct device_bench *b, const struct problem *p, struct rival *r,
+                           struct figures *f)
 {
     double *mine = alloc((size_t)b->repeat, sizeof *mine);
     double *ratio = alloc((size_t)b->repeat, sizeof *ratio);
     loci_status status = LOCI_OK;
     for (int i = 0; i < b->repeat && !status; i++) {
-        double other = 0;
-        status = time_steps(b->plain, p->pass, b->plain->steps, r->there.call.error, &other);
-        if (!status) status = time_steps(r, p->pass, r->steps, r->there.call.error, &mine[i]);
+        double other = NAN;
+        if (b->plain)
+            status = time_steps(p, b->plain, p->pass, b->plain->steps, r->there.call.error, &other);
+        if (!status) status = time_steps(p, r, p->pass, r->steps, r->there.call.error, &mine[i]);
         ratio[i] = mine[i] / other;
     }
     f->seconds = median(mine, b->repeat);
-    f->ratio = median(ratio, b->repeat);
-    f->gflops = 1e-9 * useful_flops(p) / f->seconds;
-    f->percent = 100e9 * f->gflops / b->flops;
+    f->ratio = b->plain ? median(ratio, b->repeat) : NAN;
+    f->rate = 1e-9 * (by_memory(p) ? moved_bytes(p) : useful_flops(p)) / f->seconds;
+    f->percent = 100 * f->rate / peak(b, p);
     f->workspace = r->there.work_bytes;
     free(mine);
     free(ratio);
@@ -103,10 +150,13 @@ static void print_json(const struct device_bench *b, const struct problem *p, co
     json_object_set_new(j, "name", json_text(b->info.name));
     json_object_set_new(j, "driver", json_text(b->info.driver));
     json_object_set_new(j, "seconds", json_number_or_null(f->seconds));
-    json_object_set_new(j, "gflops", json_number_or_null(f->gflops));
+    const bool bytes = by_memory(p);
+    json_object_set_new(j, "gflops", json_number_or_null(bytes ? NAN : f->rate));
     json_object_set_new(j, "peak_gflops", json_number_or_null(1e-9 * b->flops));
-    json_object_set_new(j, "percent_of_peak", json_number_or_null(f->percent));
+    json_object_set_new(j, "percent_of_peak", json_number_or_null(bytes ? NAN : f->percent));
+    json_object_set_new(j, "gbytes_per_s", json_number_or_null(bytes ? f->rate : NAN));
     json_object_set_new(j, "peak_gbytes_per_s", json_number_or_null(1e-9 * b->bytes));
+    json_object_set_new(j, "percent_of_copy", json_number_or_null(bytes ? f->percent : NAN));
     json_object_set_new(j, "ratio_to_nope", json_number_or_null(f->ratio));
     json_object_set_new(j, "workspace_bytes", json_integer((json_int_t)f->workspace));
     json_object_set_new(j, "rounds", json_integer(b->repeat));
@@ -114,24 +164,30 @@ static void print_json(const struct device_bench *b, const struct problem *p, co
 }
 static void print_title(const struct device_bench *b, const struct problem *p)
 {
-    char kv[32] = "";
+    char kv[32] = "", rows[32] = "";
+    if (p->pass == CHUNK) snprintf(rows, sizeof rows, " of %td rows", p->rows);
     if (p->kv_dtype) snprintf(kv, sizeof kv, " with k and v in %s", kv_dtype_name(p));
     printf("loci %s  %s: ", loci_version_text(), b->info.id);
     device_print(&b->info);
-    printf("\n%s%s, %s, batch %d, heads %d/%d, width %d, %s; medians of %d rounds\n",
-           dtype_names[p->dtype], kv, pass_names[p->pass], p->batch, p->heads, p->kv_heads, p->dim,
-           p->full ? "full" : "causal", b->repeat);
+    printf("\n%s%s, %s%s, batch %d, heads %d/%d, width %d, %s; medians of %d rounds\n",
+           dtype_names[p->dtype], kv, pass_names[p->pass], rows, p->batch, p->heads, p->kv_heads,
+           p->dim, p->full ? "full" : "causal", b->repeat);
+    if (p->values_in_keys)
+        printf("values are the first %d channels of the keys\n", p->values_in_keys);
     printf("probed: peak %.1f GFLOP/s of multiply-adds in f32, %.1f GB/s copied\n", 1e-9 * b->flops,
            1e-9 * b->bytes);
-    printf("%s%-28s %7s %9s %9s %9s %8s %13s%s\n", PAINT("1"), "encoding", "len", "ms", "GFLOP/s",
-           "% of peak", "x nope", "workspace", PAINT("0"));
+    printf("%s%-28s %7s %9s %9s %9s %8s %13s%s\n", PAINT("1"), "encoding", "len", "ms",
+           by_memory(p) ? "GB/s" : "GFLOP/s", by_memory(p) ? "% of copy" : "% of peak", "x nope",
+           "workspace", PAINT("0"));
 }
 static void print_row(const struct device_bench *b, const struct problem *p, const char *encoding,
                       const struct figures *f)
 {
+    char ratio[16] = "-";
     if (!b->rows) print_title(b, p);
-    printf("%-28.28s %7td %9.3f %9.1f %9.1f %8.3f %9.1f KiB\n", encoding, p->len, 1e3 * f->seconds,
-           f->gflops, f->percent, f->ratio, (double)f->workspace / 1024);
+    if (isfinite(f->ratio)) snprintf(ratio, sizeof ratio, "%.3f", f->ratio);
+    printf("%-28.28s %7td %9.3f %9.1f %9.1f %8s %9.1f KiB\n", encoding, p->len, 1e3 * f->seconds,
+           f->rate, f->percent, ratio, (double)f->workspace / 1024);
     fflush(stdout);
 }
 
@@ -163,7 +219,8 @@ static void close_plain(struct device_bench *b)
 static bool need_plain(struct device_bench *b, const struct problem *p)
 {
     bool open = true;
-    if (b->plain && b->len == p->len) return true;
+    /* a rotation has no plain counterpart */
+    if (p->pass == ROTATE || (b->plain && b->len == p->len)) return true;
     close_plain(b);
     b->plain = alloc(1, sizeof *b->plain);
     b->len = p->len;

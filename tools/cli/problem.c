@@ -105,8 +105,7 @@ struct json_t *problem_json(const struct problem *p, const char *encoding)
 
 /* ---- Keys and values from memory ------------------------------------------------------------- */
 
-/* Bytes of K, or of V. */
-static size_t keys_bytes(const struct problem *p)
+size_t keys_bytes(const struct problem *p)
 {
     return (size_t)p->batch * (size_t)p->kv_heads * (size_t)p->len * kv_bytes(p, p->dim);
 }
@@ -152,13 +151,24 @@ void problem_close(struct problem *p)
 
 loci_desc problem_desc(const struct problem *p, const char *encoding)
 {
-    return (loci_desc)LOCI_DESC(.encoding = encoding, .heads = p->heads, .dim = p->dim,
-                                .kv_heads = p->kv_heads,
-                                .stage = p->pass == ROTATE ? LOCI_ROTATE : LOCI_ATTENTION,
-                                .dtype = dtype_of(p), .fast = p->fast, .full = p->full,
-                                .max_len = p->len, .isa = p->isa, .k_dtype = kv_dtypes[p->kv_dtype],
-                                .v_dtype = kv_dtypes[p->kv_dtype], .value_dim = p->values_in_keys,
-                                .values_in_keys = p->values_in_keys > 0);
+    loci_desc d =
+        LOCI_DESC(.encoding = encoding, .heads = p->heads, .dim = p->dim, .kv_heads = p->kv_heads,
+                  .stage = p->pass == ROTATE ? LOCI_ROTATE : LOCI_ATTENTION, .dtype = dtype_of(p),
+                  .fast = p->fast, .full = p->full, .max_len = p->len, .isa = p->isa,
+                  .k_dtype = kv_dtypes[p->kv_dtype], .v_dtype = kv_dtypes[p->kv_dtype],
+                  .value_dim = p->values_in_keys, .values_in_keys = p->values_in_keys > 0);
+    /* Cached keys were rotated when they were appended.  Rotations by states do so only if heads do
+     * not share keys.  Other plans refuse rotated keys if keys rotate differently for near and far
+     * rows.  Without a cache, keys that would be wider come as they are. */
+    int turned = LOCI_PLACE_ROTATE;
+    if (p->kv_heads == p->heads) turned |= LOCI_PLACE_STATE;
+    d.keys_rotated = inference(p) && text_places(encoding) & turned;
+    loci_plan *plan = NULL;
+    if (d.keys_rotated
+        && (loci_plan_create(&plan, &d, NULL) || (!p->cached && task_has_wide_keys(plan))))
+        d.keys_rotated = 0;
+    loci_plan_destroy(plan);
+    return d;
 }
 
 void problem_fill(const struct problem *p, struct task *t)
@@ -206,18 +216,7 @@ static bool open_tasks(struct problem *p, struct contender *c, const char *encod
 {
     const bool embeds = p->pass != ROTATE && text_places(encoding) == LOCI_PLACE_EMBED;
     *c = (struct contender){ .embeds = embeds };
-    loci_desc d = problem_desc(p, embeds ? loci_pe_plain() : encoding);
-    /* Cached keys were rotated when they were appended.  Rotations by states do so only if heads do
-     * not share keys.  Other plans refuse rotated keys if keys rotate differently for near and far
-     * rows.  Without a cache, keys that would be wider come as they are. */
-    int turned = LOCI_PLACE_ROTATE;
-    if (p->kv_heads == p->heads) turned |= LOCI_PLACE_STATE;
-    d.keys_rotated = inference(p) && text_places(encoding) & turned;
-    loci_plan *plan = NULL;
-    if (d.keys_rotated
-        && (loci_plan_create(&plan, &d, NULL) || (!p->cached && task_has_wide_keys(plan))))
-        d.keys_rotated = 0;
-    loci_plan_destroy(plan);
+    const loci_desc d = problem_desc(p, embeds ? loci_pe_plain() : encoding);
     if (!task_open(&c->main, &d, p->batch, p->rows, p->cached ? p->rows : p->len, NULL))
         return false;
     if (p->cached && !open_caches(p, c)) return false;

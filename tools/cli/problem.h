@@ -38,10 +38,12 @@ bool by_memory(const struct problem *);
 /* Per step.  Visible pairs times heads and batch cost 4 D flops each forward, 10 D backward.
  * moved_bytes: the minimum of bytes to move, even with ideal caches. */
 double useful_flops(const struct problem *), moved_bytes(const struct problem *);
+size_t keys_bytes(const struct problem *); /* of K, or of V */
 /* The usual number of heads, or fewer, so that a call fits an undisturbed moment. */
 int usual_heads(const struct problem *);
 
-/* The attention, or the rotation, of an encoding at this shape. */
+/* The attention, or the rotation, of an encoding at this shape.  Existing keys were rotated in
+ * advance if possible. */
 loci_desc problem_desc(const struct problem *, const char *encoding);
 /* Fills a task: with the same seeds, so that all contenders attend to the same numbers. */
 void problem_fill(const struct problem *, struct task *);
