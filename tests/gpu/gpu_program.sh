@@ -53,10 +53,10 @@ check "no other option" refused 'check: --device goes with --json alone, without
 row='^alibi +33 +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ KiB$'
 small=(--len 33 --heads 1 --dim 16 --repeat 5 --device host)
 check "bench" says "$row" bench alibi "${small[@]}"
-check "its limits" grep -Eq '^probed: peak [0-9.]+ GFLOP/s of multiply-adds in f32, [0-9.]+ GB/s copied$' "$work/out"
+check "its limits" grep -Eq '^probed: peak [0-9.]+ GFLOP/s of multiply-adds in f32, [0-9.]+ GB/s copied; medians of 5 rounds$' "$work/out"
 check "bench fits into 100 columns" test -z "$(grep -E '.{101}' "$work/out")"
 for pass in backward both; do
-    check "bench --json, $pass" says '^\{"encoding":"t5","pass":"'$pass'",.*"q_len":33,"k_len":33,"dim":16,.*"device":"host",.*"seconds":[0-9.e-]+,"gflops":[0-9.e+-]+,"peak_gflops":[0-9.]+,"percent_of_peak":[0-9.e-]+,"gbytes_per_s":null,"peak_gbytes_per_s":[0-9.]+,"percent_of_copy":null,"ratio_to_nope":[0-9.]+,"workspace_bytes":[0-9]+,"rounds":5\}$' bench t5 "${small[@]}" --json --pass $pass
+    check "bench --json, $pass" says '^\{"encoding":"t5","pass":"'$pass'",.*"q_len":33,"k_len":33,"dim":16,.*"device":"host",.*"seconds":[0-9.e-]+,"gflops":[0-9.e+-]+,"peak_gflops":[0-9.]+,"percent_of_peak":[0-9.e-]+,"gbytes_per_s":null,"peak_gbytes_per_s":[0-9.]+,"percent_of_stream":null,"ratio_to_nope":[0-9.]+,"workspace_bytes":[0-9]+,"rounds":5\}$' bench t5 "${small[@]}" --json --pass $pass
 done
 check "bench of all" says '^left out, as they do not run there: [a-z0-9]+(, [a-z0-9]+)*$' bench "${small[@]}"
 check "has those that run" grep -Eq '^(t5|rope:pairing=half) ' "$work/out"
@@ -66,9 +66,10 @@ check "embeddings" refused 'bench: sinusoidal is added to embeddings' bench sinu
 check "decode" says '^rope:pairing=half +33 +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ KiB$' bench rope:pairing=half "${small[@]}" --pass decode --kv-dtype f16
 check "its columns" grep -Eq ' GB/s % of copy +x nope ' "$work/out"
 check "rotate, without a ratio" says '^rope:pairing=half +33 +[0-9.]+ +[0-9.]+ +[0-9.]+ +- +[0-9.]+ KiB$' bench rope:pairing=half "${small[@]}" --pass rotate
-check "prefill-chunk" says ', prefill-chunk of 5 rows, .*' bench alibi "${small[@]}" --pass prefill-chunk --rows 5
+check "prefill-chunk" says ', prefill-chunk of 5 rows, .*' bench alibi "${small[@]}" --pass prefill-chunk --rows 5 --kv-dtype bf16
+check "its width" test -z "$(grep -E '.{101}' "$work/out")"
 check "its columns" grep -Eq ' GFLOP/s % of peak +x nope ' "$work/out"
-check "decode --json" says '"pass":"decode",.*"q_len":1,"k_len":33,.*"gflops":null,.*"percent_of_peak":null,"gbytes_per_s":[0-9.e-]+,"peak_gbytes_per_s":[0-9.]+,"percent_of_copy":[0-9.e-]+,"ratio_to_nope":[0-9.]+,' bench t5 "${small[@]}" --json --pass decode
+check "decode --json" says '"pass":"decode",.*"q_len":1,"k_len":33,.*"gflops":[0-9.e-]+,.*"percent_of_peak":[0-9.e-]+,"gbytes_per_s":[0-9.e-]+,"peak_gbytes_per_s":[0-9.]+,"percent_of_stream":[0-9.e-]+,"ratio_to_nope":[0-9.]+,' bench t5 "${small[@]}" --json --pass decode
 check "values in keys" says '^values are the first 8 channels of the keys$' bench nope "${small[@]}" --pass decode --values-in-keys 8
 for option in '--cache --pass decode' --fast '--threads 2' '--dropout 0.5' '--isa scalar' "--against $LOCI" --serve '--parallel zigzag'; do
     check "no $option there" refused "bench: --device does not support ${option%% *}$" bench nope "${small[@]}" $option

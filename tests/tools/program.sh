@@ -153,7 +153,7 @@ if [ -z "${LOCI_SANITIZE:-}" ]; then
     check "bench --parallel, gradients" back 6144
     check "with the bits of one process" test "$(grep -c '"pass":"backward",.*"same_bits":true' "$work/out")" -eq 4
 fi
-for wrong in '--parallel ring --ranks 2' '--parallel zigzag,both --ranks 2' '--parallel zigzag' '--ranks 2' '--parallel zigzag --ranks 0' '--parallel zigzag --ranks 2 --pass decode'; do
+for wrong in '--parallel ring --ranks 2' '--parallel zigzag,both --ranks 2' '--parallel zigzag' '--ranks 2' '--parallel zigzag --ranks 0' '--parallel zigzag --ranks 2 --pass decode' '--pass decode --kv-dtype q8_0 --dim 16'; do
     check "bench t5 $wrong" refused bench t5 $wrong
 done
 check "gradients want shares of 1024 rows" bash -c '! "$0" bench alibi --pass backward --parallel zigzag --ranks 3 --len 700 2>&1 | grep -Fvq "must be a multiple of 1024"' "$LOCI"

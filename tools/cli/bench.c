@@ -551,6 +551,9 @@ static int run(const struct args *a)
     if (a->value[ROWS] && p->pass != CHUNK) return fail("bench: --rows needs --pass prefill-chunk");
     if (p->kv_dtype && p->pass != FORWARD && !inference(p))
         return fail("bench: --kv-dtype needs --pass forward, decode or prefill-chunk");
+    if (strcmp(kv_dtype_name(p), "q8_0") == 0 && p->dim % 32)
+        return fail("bench: --kv-dtype q8_0 needs a --dim that is a multiple of 32, not %d",
+                    p->dim);
     if (p->values_in_keys && !inference(p))
         return fail("bench: --values-in-keys needs --pass decode or prefill-chunk");
     if (p->values_in_keys > p->dim)
@@ -634,8 +637,8 @@ const struct command cmd_bench = {
         "\n"
         "    --device measures a pass on a GPU, by its own clock, without --cache.  Its\n"
         "    multiply-adds and copies are probed in the same run; 100 % is the probed rate of\n"
-        "    float32, or of copies for decode and rotate.  Figures are medians of --repeat\n"
-        "    rounds, interleaved with nope.\n"
+        "    float32, or of copies where the columns have GB/s.  Figures are medians of\n"
+        "    --repeat rounds, interleaved with nope, which rotate is not.\n"
         "    Without names: every encoding that runs there.\n",
     .examples =
         "    loci bench\n"

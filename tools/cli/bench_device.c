@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* bench_device.c -- `loci bench --device`: the passes on a device, by its own clock, against plain
- * attention and against what its multiply-adds or its copies reach.  Rounds alternate between
- * both. */
+ * attention and against what its multiply-adds or its copies reach.  Rounds alternate between the
+ * encoding and plain attention. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,19 +20,15 @@ struct rival {
     struct task task;
     struct there there;
     int steps;
-    /* decode, prefill-chunk: steps alternate between copies of K and V, one after the other */
-    char *k, *v;
+    /* of plain attention, for decode and prefill-chunk: K and V of every contender's steps, one
+     * after the other, so that they come from memory; no V: values are in K */
+    void **k, **v;
     int copies, turn;
 };
 struct figures {
-    double seconds, ratio, rate, percent; /* rate: in 1e9 per second, of operations or bytes */
+    double seconds, ratio, gflops, percent, gbytes, percent_bytes;
     size_t workspace;
 };
-/* What the probe of the same kind reached. */
-static double peak(const struct device_bench *b, const struct problem *p)
-{
-    return 1e-9 * (by_memory(p) ? b->bytes : b->flops);
-}
 
 /* ---- Measuring ------------------------------------------------------------------------------- */
 
@@ -43,21 +39,21 @@ static loci_status run_pass(const struct rival *r, enum pass pass)
     if (!status && (pass == BACKWARD || pass == BOTH)) status = there_backward(&r->there);
     return status;
 }
-static void next_copy(const struct problem *p, struct rival *r)
+static void next_copy(struct rival *plain, struct rival *r)
 {
-    const size_t at = (size_t)(r->turn++ % r->copies) * keys_bytes(p);
-    r->there.call.k.data = r->k + at;
-    if (r->v) r->there.call.v.data = r->v + at;
+    const int i = plain->turn++ % plain->copies;
+    r->there.call.k.data = plain->k[i];
+    if (plain->v) r->there.call.v.data = plain->v[i];
 }
 /* Seconds of a step, by the clock of the device. */
-static loci_status time_steps(const struct problem *p, struct rival *r, enum pass pass, int steps,
-                              loci_error *e, double *seconds)
+static loci_status time_steps(const struct device_bench *b, struct rival *r, enum pass pass,
+                              int steps, loci_error *e, double *seconds)
 {
     loci_gpu *gpu = r->there.gpu;
     loci_status status = loci_gpu_clock_start(gpu, e);
     if (status) return status;
     for (int i = 0; i < steps && !status; i++) {
-        if (r->copies) next_copy(p, r);
+        if (b->plain && b->plain->copies) next_copy(b->plain, r);
         status = run_pass(r, pass);
     }
     if (status) *e = *r->there.call.error;
@@ -66,35 +62,43 @@ static loci_status time_steps(const struct problem *p, struct rival *r, enum pas
     return status;
 }
 /* The first run compiles, and a backward pass reads what a forward pass wrote. */
-static loci_status warm_up(const struct problem *p, struct rival *r)
+static loci_status warm_up(const struct device_bench *b, struct rival *r, enum pass pass)
 {
     double t = 0;
-    loci_status status = run_pass(r, p->pass == BACKWARD ? BOTH : p->pass);
-    if (!status) status = time_steps(p, r, p->pass, 1, r->there.call.error, &t);
+    loci_status status = run_pass(r, pass == BACKWARD ? BOTH : pass);
+    if (!status) status = time_steps(b, r, pass, 1, r->there.call.error, &t);
     r->steps = t >= atom ? 1 : t > atom / MOST_STEPS ? (int)(atom / t) + 1 : MOST_STEPS;
     return status;
 }
-/* Copies of K or V, dense, as many as no cache holds. */
-static loci_status copy_keys(const struct problem *p, struct rival *r, const void *from, char **to)
+/* Copies of K or V.  *to has all that exist, after an error too. */
+static loci_status copy_keys(const struct problem *p, const struct rival *r, const void *from,
+                             void ***to)
 {
     const size_t bytes = keys_bytes(p);
-    void *all;
+    loci_gpu *gpu = r->there.gpu;
     loci_error *e = r->there.call.error;
-    loci_status status = loci_gpu_alloc(r->there.gpu, (size_t)r->copies * bytes, &all, e);
-    if (status) return status;
-    *to = all;
-    for (int i = 0; i < r->copies && !status; i++)
-        status =
-            loci_gpu_copy(r->there.gpu, *to + (size_t)i * bytes, from, bytes, LOCI_GPU_MOVE, e);
+    loci_status status = LOCI_OK;
+    *to = alloc((size_t)r->copies, sizeof **to);
+    for (int i = 0; i < r->copies && !status; i++) {
+        status = loci_gpu_alloc(gpu, bytes, &(*to)[i], e);
+        if (!status) status = loci_gpu_copy(gpu, (*to)[i], from, bytes, LOCI_GPU_MOVE, e);
+    }
     return status;
 }
 static loci_status open_copies(const struct problem *p, struct rival *r, const loci_gpu_info *info)
 {
     const loci_call *c = &r->there.call;
-    const size_t wanted = beyond_cache / (2 * keys_bytes(p)) + 1;
-    r->copies = !info->memory ? 1 : wanted < MOST_COPIES ? (int)wanted : MOST_COPIES;
+    const size_t all = beyond_cache / (keys_bytes(p) * (c->v.data ? 2 : 1)) + 1;
+    if (all == 1) return LOCI_OK; /* the keys of a contender are more than that */
+    r->copies = !info->memory ? 2 : all < MOST_COPIES ? (int)all : MOST_COPIES;
     const loci_status status = copy_keys(p, r, c->k.data, &r->k);
     return status || !c->v.data ? status : copy_keys(p, r, c->v.data, &r->v);
+}
+static void close_copies(const struct rival *r, void **of)
+{
+    for (int i = 0; i < r->copies && of; i++)
+        if (of[i]) loci_gpu_free(r->there.gpu, of[i]);
+    free(of);
 }
 /* Returns the status of what does not run, for which *open is true. */
 static loci_status open_rival(const struct device_bench *b, const struct problem *p,
@@ -106,13 +110,13 @@ static loci_status open_rival(const struct device_bench *b, const struct problem
     problem_fill(p, &r->task);
     const bool back = p->pass == BACKWARD || p->pass == BOTH;
     loci_status status = there_open(&r->there, b->gpu, &r->task, p->len, back);
-    if (!status && inference(p)) status = open_copies(p, r, &b->info);
-    return status ? status : warm_up(p, r);
+    if (!status && inference(p) && r == b->plain) status = open_copies(p, r, &b->info);
+    return status ? status : warm_up(b, r, p->pass);
 }
 static void close_rival(struct rival *r)
 {
-    if (r->k) loci_gpu_free(r->there.gpu, r->k);
-    if (r->v) loci_gpu_free(r->there.gpu, r->v);
+    close_copies(r, r->k);
+    close_copies(r, r->v);
     there_close(&r->there);
     task_close(&r->task);
 }
@@ -126,14 +130,16 @@ static loci_status measure(const struct device_bench *b, const struct problem *p
     for (int i = 0; i < b->repeat && !status; i++) {
         double other = NAN;
         if (b->plain)
-            status = time_steps(p, b->plain, p->pass, b->plain->steps, r->there.call.error, &other);
-        if (!status) status = time_steps(p, r, p->pass, r->steps, r->there.call.error, &mine[i]);
+            status = time_steps(b, b->plain, p->pass, b->plain->steps, r->there.call.error, &other);
+        if (!status) status = time_steps(b, r, p->pass, r->steps, r->there.call.error, &mine[i]);
         ratio[i] = mine[i] / other;
     }
     f->seconds = median(mine, b->repeat);
     f->ratio = b->plain ? median(ratio, b->repeat) : NAN;
-    f->rate = 1e-9 * (by_memory(p) ? moved_bytes(p) : useful_flops(p)) / f->seconds;
-    f->percent = 100 * f->rate / peak(b, p);
+    f->gflops = p->pass == ROTATE ? NAN : 1e-9 * useful_flops(p) / f->seconds;
+    f->percent = 100e9 * f->gflops / b->flops;
+    f->gbytes = by_memory(p) ? 1e-9 * moved_bytes(p) / f->seconds : NAN;
+    f->percent_bytes = 100e9 * f->gbytes / b->bytes;
     f->workspace = r->there.work_bytes;
     free(mine);
     free(ratio);
@@ -150,13 +156,12 @@ static void print_json(const struct device_bench *b, const struct problem *p, co
     json_object_set_new(j, "name", json_text(b->info.name));
     json_object_set_new(j, "driver", json_text(b->info.driver));
     json_object_set_new(j, "seconds", json_number_or_null(f->seconds));
-    const bool bytes = by_memory(p);
-    json_object_set_new(j, "gflops", json_number_or_null(bytes ? NAN : f->rate));
+    json_object_set_new(j, "gflops", json_number_or_null(f->gflops));
     json_object_set_new(j, "peak_gflops", json_number_or_null(1e-9 * b->flops));
-    json_object_set_new(j, "percent_of_peak", json_number_or_null(bytes ? NAN : f->percent));
-    json_object_set_new(j, "gbytes_per_s", json_number_or_null(bytes ? f->rate : NAN));
+    json_object_set_new(j, "percent_of_peak", json_number_or_null(f->percent));
+    json_object_set_new(j, "gbytes_per_s", json_number_or_null(f->gbytes));
     json_object_set_new(j, "peak_gbytes_per_s", json_number_or_null(1e-9 * b->bytes));
-    json_object_set_new(j, "percent_of_copy", json_number_or_null(bytes ? f->percent : NAN));
+    json_object_set_new(j, "percent_of_stream", json_number_or_null(f->percent_bytes));
     json_object_set_new(j, "ratio_to_nope", json_number_or_null(f->ratio));
     json_object_set_new(j, "workspace_bytes", json_integer((json_int_t)f->workspace));
     json_object_set_new(j, "rounds", json_integer(b->repeat));
@@ -169,13 +174,14 @@ static void print_title(const struct device_bench *b, const struct problem *p)
     if (p->kv_dtype) snprintf(kv, sizeof kv, " with k and v in %s", kv_dtype_name(p));
     printf("loci %s  %s: ", loci_version_text(), b->info.id);
     device_print(&b->info);
-    printf("\n%s%s, %s%s, batch %d, heads %d/%d, width %d, %s; medians of %d rounds\n",
-           dtype_names[p->dtype], kv, pass_names[p->pass], rows, p->batch, p->heads, p->kv_heads,
-           p->dim, p->full ? "full" : "causal", b->repeat);
+    printf("\n%s%s, %s%s, batch %d, heads %d/%d, width %d, %s\n", dtype_names[p->dtype], kv,
+           pass_names[p->pass], rows, p->batch, p->heads, p->kv_heads, p->dim,
+           p->full ? "full" : "causal");
     if (p->values_in_keys)
         printf("values are the first %d channels of the keys\n", p->values_in_keys);
-    printf("probed: peak %.1f GFLOP/s of multiply-adds in f32, %.1f GB/s copied\n", 1e-9 * b->flops,
-           1e-9 * b->bytes);
+    printf("probed: peak %.1f GFLOP/s of multiply-adds in f32, %.1f GB/s copied; medians of %d "
+           "rounds\n",
+           1e-9 * b->flops, 1e-9 * b->bytes, b->repeat);
     printf("%s%-28s %7s %9s %9s %9s %8s %13s%s\n", PAINT("1"), "encoding", "len", "ms",
            by_memory(p) ? "GB/s" : "GFLOP/s", by_memory(p) ? "% of copy" : "% of peak", "x nope",
            "workspace", PAINT("0"));
@@ -183,11 +189,13 @@ static void print_title(const struct device_bench *b, const struct problem *p)
 static void print_row(const struct device_bench *b, const struct problem *p, const char *encoding,
                       const struct figures *f)
 {
+    const bool bytes = by_memory(p);
     char ratio[16] = "-";
     if (!b->rows) print_title(b, p);
     if (isfinite(f->ratio)) snprintf(ratio, sizeof ratio, "%.3f", f->ratio);
     printf("%-28.28s %7td %9.3f %9.1f %9.1f %8s %9.1f KiB\n", encoding, p->len, 1e3 * f->seconds,
-           f->rate, f->percent, ratio, (double)f->workspace / 1024);
+           bytes ? f->gbytes : f->gflops, bytes ? f->percent_bytes : f->percent, ratio,
+           (double)f->workspace / 1024);
     fflush(stdout);
 }
 

@@ -74,7 +74,7 @@ struct device_bench {
     double flops, bytes;
     int rows;            /* printed */
     char names[1024];    /* of those that are left out */
-    struct rival *plain; /* plain attention at this length */
+    struct rival *plain; /* plain attention at this length; NULL for a rotation */
     ptrdiff_t len;
 };
 /* Probes the device.  Prints its error and returns false, as the next one does. */

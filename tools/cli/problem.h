@@ -43,7 +43,7 @@ size_t keys_bytes(const struct problem *); /* of K, or of V */
 int usual_heads(const struct problem *);
 
 /* The attention, or the rotation, of an encoding at this shape.  Existing keys were rotated in
- * advance if possible. */
+ * advance if a plan with such keys can be created. */
 loci_desc problem_desc(const struct problem *, const char *encoding);
 /* Fills a task: with the same seeds, so that all contenders attend to the same numbers. */
 void problem_fill(const struct problem *, struct task *);
