@@ -108,8 +108,7 @@ static loci_status open_rival(const struct device_bench *b, const struct problem
     *open = task_open(&r->task, &d, p->batch, p->rows, p->len, NULL);
     if (!*open) return LOCI_BAD_ARG;
     problem_fill(p, &r->task);
-    const bool back = p->pass == BACKWARD || p->pass == BOTH;
-    loci_status status = there_open(&r->there, b->gpu, &r->task, p->len, back);
+    loci_status status = there_open(&r->there, b->gpu, &r->task, p->len, goes_back(p));
     if (!status && inference(p) && r == b->plain) status = open_copies(p, r, &b->info);
     return status ? status : warm_up(b, r, p->pass);
 }

@@ -43,7 +43,7 @@ static size_t kv_bytes(const struct problem *p, ptrdiff_t n)
     return (size_t)stored_bytes(p->kv_dtype ? kv_dtypes[p->kv_dtype] : dtype_of(p), n);
 }
 
-static bool goes_back(const struct problem *p) { return p->pass == BACKWARD || p->pass == BOTH; }
+bool goes_back(const struct problem *p) { return p->pass == BACKWARD || p->pass == BOTH; }
 bool inference(const struct problem *p) { return p->pass == DECODE || p->pass == CHUNK; }
 /* All heads read the same latents, so arithmetic is their limit. */
 bool by_memory(const struct problem *p)

@@ -31,6 +31,8 @@ struct problem {
 
 /* The stored type of keys and values. */
 const char *kv_dtype_name(const struct problem *);
+/* Are there gradients? */
+bool goes_back(const struct problem *);
 /* New tokens against existing keys. */
 bool inference(const struct problem *);
 /* Limited by memory traffic, not by arithmetic. */
