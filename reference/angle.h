@@ -34,23 +34,38 @@ static inline precise angle_ln2(void)
 /* phi minus whole quarters of a turn, whose number goes to *quarters. */
 static inline long double angle_reduce(precise phi, int *quarters)
 {
-    const long double whole = rintl((long double)(phi / angle_right()));
-    *quarters = (int)fmodl(whole, 4) & 3;
-    return (long double)(phi - (precise)whole * angle_right());
+    *quarters = 0;
+    if (!isfinite((long double)phi)) return NAN;
+    const long double by_right = 0.636619772367581343075535053490057448L; /* 2 / pi */
+    const long double whole = rintl((long double)phi * by_right);
+    *quarters = fabsl(whole) < 0x1p62L ? (int)((long long)whole & 3) : (int)fmodl(whole, 4) & 3;
+    return whole == 0 ? (long double)phi : (long double)(phi - (precise)whole * angle_right());
 }
-static inline double angle_rotated(precise phi, int quarters)
+/* The sine of r and n quarters. */
+static inline double angle_rotated(long double r, int n)
 {
-    const long double off = (long double)phi;
-    int n;
-    if (!isfinite(off)) return NAN;
-    if (fabsl(off) < 16) return (double)(quarters ? cosl(off) : sinl(off));
-    const long double r = angle_reduce(phi, &n);
-    n = (n + quarters) & 3;
     const long double y = n & 1 ? cosl(r) : sinl(r);
     return (double)(n & 2 ? -y : y);
 }
-static inline double angle_sin(precise phi) { return angle_rotated(phi, 0); }
-static inline double angle_cos(precise phi) { return angle_rotated(phi, 1); }
+static inline void angle_turn(precise phi, double *cosine, double *sine)
+{
+    int n;
+    const long double r = angle_reduce(phi, &n);
+    *cosine = angle_rotated(r, n + 1);
+    *sine = angle_rotated(r, n);
+}
+static inline double angle_cos(precise phi)
+{
+    int n;
+    const long double r = angle_reduce(phi, &n);
+    return angle_rotated(r, n + 1);
+}
+static inline double angle_sin(precise phi)
+{
+    int n;
+    const long double r = angle_reduce(phi, &n);
+    return angle_rotated(r, n);
+}
 
 /* e^x: the whole powers of 2 are split off, the rest is halved 8 times and summed as a series. */
 static inline precise angle_exp(precise x)
@@ -77,8 +92,13 @@ static inline precise angle_pow(precise base, precise exponent)
 
 #else
 typedef long double precise;
-static inline double angle_sin(precise phi) { return (double)sinl(phi); }
+static inline void angle_turn(precise phi, double *cosine, double *sine)
+{
+    *cosine = (double)cosl(phi);
+    *sine = (double)sinl(phi);
+}
 static inline double angle_cos(precise phi) { return (double)cosl(phi); }
+static inline double angle_sin(precise phi) { return (double)sinl(phi); }
 static inline precise angle_exp(precise x) { return expl(x); }
 static inline precise angle_log(precise x) { return logl(x); }
 static inline precise angle_pow(precise base, precise exponent) { return powl(base, exponent); }

@@ -48,7 +48,12 @@ static ptrdiff_t lay_out(struct problem *p, double *base)
     for (int i = 0; i < COUNT(row); i++) *row[i] = carve(base, &used, p->H * p->Lk);
     for (int e = 0; e < p->plan->encs; e++)
         if (p->def[e]->bend) p->before[e] = carve(base, &used, p->H * p->Lk);
-    double **number[] = { &p->lse, &p->rem, &p->dlse, &p->drem };
+    for (int e = 0; e < p->plan->encs; e++) {
+        if (!p->def[e]->waves) continue;
+        p->wave[e] = carve(base, &used, (p->Lq + p->Lk) * p->def[e]->waves(p, e));
+        p->wave_of[e] = carve(base, &used, p->Lq + p->Lk);
+    }
+    double **number[] = { &p->lse, &p->rem, &p->dlse, &p->drem, &p->keys_seen };
     for (int i = 0; i < COUNT(number); i++) *number[i] = carve(base, &used, p->H);
     p->o = carve(base, &used, p->H * p->Dv);
     p->dout = carve(base, &used, p->H * p->Dv);
@@ -63,7 +68,7 @@ static ptrdiff_t lay_out(struct problem *p, double *base)
             if (p->plan->tensors.list[t].shape[i] > longest)
                 longest = p->plan->tensors.list[t].shape[i];
     for (int i = 0; i < COUNT(p->scratch); i++) p->scratch[i] = carve(base, &used, longest);
-    p->scratch_size = carve(base, &used, loci_reference_scratch(p));
+    p->rotate_scratch = carve(base, &used, loci_reference_scratch(p));
     return used;
 }
 
@@ -426,9 +431,11 @@ static void forward_row(struct problem *p)
     ptrdiff_t n = p->H * p->Lk;
     double *clear[] = { p->raw, p->log_mul, p->add, p->flat, p->a, p->s, p->w };
     for (int i = 0; i < COUNT(clear); i++) zero(clear[i], n);
-    for (int h = 0; h < p->H; h++)
+    for (int h = 0; h < p->H; h++) {
+        p->keys_seen[h] = 0;
         for (ptrdiff_t j = 0; j < p->Lk; j++)
-            p->sees[h * p->Lk + j] = visible(p, j) && let_through(p, h, j);
+            p->keys_seen[h] += p->sees[h * p->Lk + j] = visible(p, j) && let_through(p, h, j);
+    }
 
     score(p);
     int rule = loci_reference_weights(p);
@@ -584,17 +591,17 @@ loci_status loci_reference_budget(const loci_plan *plan, const void *const *tens
 
     p->backward = grad != NULL || budget;
     /* one more double, as calloc(0) may return NULL; zeros, as gradients are added */
-    double *scratch_size = calloc((size_t)lay_out(p, NULL) + 1, sizeof *scratch_size);
-    CHECK(call->error, scratch_size, LOCI_NO_MEMORY, "no memory for the reference");
-    lay_out(p, scratch_size);
+    double *memory = calloc((size_t)lay_out(p, NULL) + 1, sizeof *memory);
+    CHECK(call->error, memory, LOCI_NO_MEMORY, "no memory for the reference");
+    lay_out(p, memory);
     if (budget && loci_budget_open(p, budget)) {
-        free(scratch_size);
+        free(memory);
         return loci_fail(call->error, LOCI_NO_MEMORY, "no memory for the budget");
     }
     for (p->b = 0; p->b < p->B; p->b++) batch_entry(p, grad);
     if (grad) loci_reference_give(p, grad->dtensors);
     if (budget) loci_budget_close(p);
-    free(scratch_size);
+    free(memory);
     return LOCI_OK;
 }
 

@@ -206,16 +206,25 @@ const struct definition loci_define_kerple = {
 
 /* ---- sandwich: (sum over t of cos(d base^(-2t/dim)) - dim/2) / (8 (h + 1) / H) --------------- */
 
-static void sandwich(struct problem *p, int e, int h)
+static ptrdiff_t sandwich_waves(const struct problem *p, int e)
+{
+    (void)p;
+    (void)e;
+    return 1; /* their sum */
+}
+static void sandwich_wave(const struct problem *p, int e, double d, double *sum)
 {
     int dim = (int)option(p, e, "dim", 128), first = (int)option(p, e, "first", 1);
-    double base = option(p, e, "base", 10000),
-           centre = option(p, e, "centre", 1) == 1 ? dim / 2 : 0;
+    double base = option(p, e, "base", 10000);
+    *sum = option(p, e, "centre", 1) == 1 ? -(dim / 2) : 0;
+    for (int t = first; t < first + dim / 2; t++)
+        *sum += angle_cos(d * power_of(base, (precise)-2 * t / dim));
+}
+static void sandwich(struct problem *p, int e, int h)
+{
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
-        double d = (double)distance(p, j), sum = -centre;
-        for (int t = first; t < first + dim / 2; t++)
-            sum += angle_cos(d * power_of(base, (precise)-2 * t / dim));
+        const double sum = *loci_reference_wave(p, e, (double)distance(p, j));
         of_head(p, p->add, h)[j] += sum / (8.0 * (h + 1) / p->H);
     }
 }
@@ -227,6 +236,8 @@ static void sandwich_backward(struct problem *p, int e, int h)
 }
 const struct definition loci_define_sandwich = {
     .name = "sandwich",
+    .waves = sandwich_waves,
+    .wave = sandwich_wave,
     .score = sandwich,
     .score_backward = sandwich_backward,
 };

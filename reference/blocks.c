@@ -36,34 +36,39 @@ static ptrdiff_t room_of(const struct blocks_by *b)
 /* The matrix of that many numbers in the scratch; *out: the one of double. */
 static precise *matrix_of(const struct problem *p, ptrdiff_t numbers, double **out)
 {
-    char *at = (char *)p->scratch_size;
+    char *at = (char *)p->rotate_scratch;
     at += (sizeof(precise) - (uintptr_t)at % sizeof(precise)) % sizeof(precise);
     *out = (double *)((precise *)at + 4 * numbers);
     return (precise *)at;
 }
 
-/* y = exp(x)^(2^halvings), n x n, by Horner's rule and squaring; t is scratch. */
+/* y = exp(x)^(2^halvings), n x n, by Horner's rule and squaring; t is scratch.  x is any matrix
+ * if half is n; else [[a, b], [0, a]] with n = 2 half, and so are all of the series. */
 #define DEFINE_SERIES(name_, number, terms) \
-    static void name_(int n, const number *x, number *y, number *t, int halvings) \
+    static void name_(int n, int half, const number *x, number *y, number *t, int halvings) \
     { \
         for (int i = 0; i < n * n; i++) y[i] = i % (n + 1) == 0; \
         for (int k = terms; k > -halvings; k--) { \
             const number *left = k > 0 ? x : y; \
-            for (int i = 0; i < n; i++) \
+            for (int i = 0; i < half; i++) \
                 for (int j = 0; j < n; j++) { \
                     number sum = 0; \
-                    for (int m = 0; m < n; m++) sum += left[i * n + m] * y[m * n + j]; \
+                    for (int m = 0; m < (j < half ? half : n); m++) \
+                        sum += left[i * n + m] * y[m * n + j]; \
                     t[i * n + j] = k > 0 ? (i == j) + sum / k : sum; /* 1 + x y / k, or y y */ \
                 } \
+            for (int i = half; i < n; i++) \
+                for (int j = 0; j < n; j++) \
+                    t[i * n + j] = j < half ? 0 : t[(i - half) * n + j - half]; \
             memcpy(y, t, (size_t)(n * n) * sizeof *y); \
         } \
     }
 DEFINE_SERIES(series_wide, wide, WIDE_TERMS)
 DEFINE_SERIES(series_precise, precise, PRECISE_TERMS)
 
-/* out = exp(x), n x n; overwrites x and the three matrices after it.
+/* out = exp(x), n x n, with `half` as above; overwrites x and the three matrices after it.
  * exp(x) = exp(x / 2^k)^(2^k). */
-static void exponential(int n, precise *x, double *out)
+static void exponential(int n, int half, precise *x, double *out)
 {
     const int numbers = n * n;
     double norm = 0;
@@ -78,12 +83,12 @@ static void exponential(int n, precise *x, double *out)
     precise *y = x + numbers;
     if (isfinite(norm) && norm > near) {
         for (int i = 0; i < numbers; i++) x[i] *= (precise)part;
-        series_precise(n, x, y, y + numbers, halvings);
+        series_precise(n, half, x, y, y + numbers, halvings);
         for (int i = 0; i < numbers; i++) out[i] = (double)y[i];
     } else {
         wide *w = (wide *)y;
         for (int i = 0; i < numbers; i++) w[i] = (wide)(x[i] * (precise)part);
-        series_wide(n, w, w + numbers, w + 2 * numbers, halvings);
+        series_wide(n, half, w, w + numbers, w + 2 * numbers, halvings);
         for (int i = 0; i < numbers; i++) out[i] = (double)w[numbers + i];
     }
 }
@@ -109,7 +114,7 @@ static void rotate_blocks(const struct problem *p, int e, const struct blocks_by
     for (int j = 0; j < b->count; j++) {
         for (int r = 0; r < n; r++)
             for (int c = 0; c < n; c++) in[r * n + c] = exponent(p, e, b, which, kv, row, j, r, c);
-        exponential(n, in, out);
+        exponential(n, n, in, out);
         for (int r = 0; r < n; r++) y[j * n + r] = dot(out + r * n, x + j * n, n);
     }
 }
@@ -138,7 +143,7 @@ static void rotate_blocks_backward(const struct problem *p, int e, const struct 
                 in[r * m + n + c] = g[r] * x[j * n + c];
                 in[(n + r) * m + c] = 0;
             }
-        exponential(m, in, out);
+        exponential(m, n, in, out);
         /* The first block of the result is exp(X)^T, the upper right one dL/dX. */
         for (int r = 0; r < n; r++) dx[j * n + r] = dot(out + r * m, g, n);
         for (int axis = 0; axis < b->axes; axis++)

@@ -69,12 +69,12 @@ loci_status loci_budget_open(struct problem *p, const struct loci_budget *to)
     struct sizes *z = calloc(1, sizeof *z);
     if (!z) return LOCI_NO_MEMORY;
     z->to = to;
-    z->scratch_size = calloc((size_t)lay_out(p, z, NULL) + 1, sizeof *z->scratch_size);
-    if (!z->scratch_size) {
+    z->memory = calloc((size_t)lay_out(p, z, NULL) + 1, sizeof *z->memory);
+    if (!z->memory) {
         free(z);
         return LOCI_NO_MEMORY;
     }
-    lay_out(p, z, z->scratch_size);
+    lay_out(p, z, z->memory);
     /* e^x ends at -60, and shares and remainders of a stick at -34.5 */
     z->lost = exp(loci_reference_weights(p) < 0 ? -60 : -34.5) / to->unit;
     p->budget = z;
@@ -87,7 +87,7 @@ void loci_budget_close(struct problem *p)
     for (int t = 0; t < p->plan->tensors.n && z->to->dtensors; t++)
         if (z->to->dtensors[t])
             memcpy(z->to->dtensors[t], z->dtensor[t], (size_t)z->elements[t] * sizeof(double));
-    free(z->scratch_size);
+    free(z->memory);
     free(z);
     p->budget = NULL;
 }

@@ -23,7 +23,7 @@ enum kind { RAW, ADD, LOG, KINDS };
 
 struct sizes {
     const struct loci_budget *to;
-    double *scratch_size;
+    double *memory;
     double lost; /* weights below this times the unit may be 0 */
     /* Rotated rows; their errors, 0 if rows are not rotated; their gradients. */
     double *q, *k, *eq, *ek, *dq, *dk, *dv;

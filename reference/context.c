@@ -177,9 +177,9 @@ static void cope_sizes(struct problem *p, int e, int h, double *score, double *b
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
         /* the rows that p may be between, with its error, and the sizes of their products */
-        const double scratch_size = 64 * z->to->unit * off[j];
-        const ptrdiff_t low = (ptrdiff_t)fmax(0, floor(fmin(at[j] - scratch_size, npos - 1))),
-                        high = (ptrdiff_t)ceil(fmin(at[j] + scratch_size, npos - 1)),
+        const double margin = 64 * z->to->unit * off[j];
+        const ptrdiff_t low = (ptrdiff_t)fmax(0, floor(fmin(at[j] - margin, npos - 1))),
+                        high = (ptrdiff_t)ceil(fmin(at[j] + margin, npos - 1)),
                         on = (ptrdiff_t)fmin(at[j], npos - 1);
         double most = 0, steep = 0;
         for (ptrdiff_t r = low; r <= high; r++) {
@@ -208,8 +208,7 @@ static void cope_sizes(struct problem *p, int e, int h, double *score, double *b
         /* next to a whole position the slope of either side is correct */
         dgate += dz
                * (2 * most
-                  + (high - low > 1 || at[j] + scratch_size >= npos - 1 ? 2 * steep / z->to->unit
-                                                                        : 0));
+                  + (high - low > 1 || at[j] + margin >= npos - 1 ? 2 * steep / z->to->unit : 0));
         const double dlogit = gate_scale * dgate * slopes[j];
         for (int c = 0; c < D; c++) {
             z->dq[q + c] += dlogit * (fabs(g[j * D + c]) + (eg ? eg[j * D + c] : 0)) + z->to->least;

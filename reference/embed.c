@@ -142,10 +142,9 @@ loci_status loci_reference_embed(const loci_plan *plan, const void *const *tenso
     for (int e = 0; e < plan->encs; e++)
         if (p->def[e]->check && (status = p->def[e]->check(p, e, call->error))) return status;
 
-    double *scratch_size =
-        calloc((size_t)loci_reference_dtensors(p, NULL) + 1, sizeof *scratch_size);
-    CHECK(call->error, scratch_size, LOCI_NO_MEMORY, "no memory for the reference");
-    loci_reference_dtensors(p, scratch_size);
+    double *memory = calloc((size_t)loci_reference_dtensors(p, NULL) + 1, sizeof *memory);
+    CHECK(call->error, memory, LOCI_NO_MEMORY, "no memory for the reference");
+    loci_reference_dtensors(p, memory);
     int width = plan->model_dim;
     x = dense(x, 1, p->Lq, width);
     y = dense(y, 1, p->Lq, width);
@@ -163,6 +162,6 @@ loci_status loci_reference_embed(const loci_plan *plan, const void *const *tenso
             }
         }
     if (dy.data) loci_reference_give(p, dtensors);
-    free(scratch_size);
+    free(memory);
     return LOCI_OK;
 }

@@ -57,17 +57,19 @@ static bool sees(const struct problem *p, ptrdiff_t j)
 
 /* Scratch of one batch entry: f, f rotated, and their gradients, of
  * queries and keys; rows of dv. */
-struct scratch_size {
+struct scratch {
     double *q, *tq, *k, *tk, *dq, *dtq, *dk, *dtk, *dv, *o, *g;
 };
 
 /* Lays out everything after the gradients of tensors; with base NULL it only measures.  dq and
  * dtq are adjacent, as are dk, dtk and dv: batch_entry() zeroes them at once. */
-static ptrdiff_t lay_out(struct problem *p, struct scratch_size *r, double *base)
+static ptrdiff_t lay_out(struct problem *p, struct scratch *r, double *base)
 {
     const ptrdiff_t q = p->H * p->Lq * p->D, k = p->Hkv * p->Lk * p->D, v = p->Hkv * p->Lk * p->Dv;
-    double **part[] = { &r->q,   &r->tq, &r->dq, &r->dtq, &r->k,          &r->tk,          &r->dk,
-                        &r->dtk, &r->dv, &r->o,  &r->g,   &p->scratch[0], &p->scratch_size };
+    double **part[] = {
+        &r->q, &r->tq, &r->dq,         &r->dtq,           &r->k, &r->tk, &r->dk, &r->dtk, &r->dv,
+        &r->o, &r->g,  &p->scratch[0], &p->rotate_scratch
+    };
     const ptrdiff_t size[] = {
         q, q, q, q, k, k, k, k, v, p->Dv, p->Dv, p->D, loci_reference_scratch(p)
     };
@@ -80,7 +82,7 @@ static ptrdiff_t lay_out(struct problem *p, struct scratch_size *r, double *base
 }
 
 /* Row p->i of head h: o; returns the denominator, 0 for a row that sees no key. */
-static double forward_row(const struct problem *p, const struct scratch_size *r, int h, loci_view v)
+static double forward_row(const struct problem *p, const struct scratch *r, int h, loci_view v)
 {
     double den = 0;
     for (int c = 0; c < p->Dv; c++) r->o[c] = 0;
@@ -95,7 +97,7 @@ static double forward_row(const struct problem *p, const struct scratch_size *r,
     return den;
 }
 /* g is the cotangent over the denominator; dn and dm as in the file comment. */
-static void backward_row(const struct problem *p, const struct scratch_size *r, int h, loci_view v)
+static void backward_row(const struct problem *p, const struct scratch *r, int h, loci_view v)
 {
     const double dm = -dot(r->g, r->o, p->Dv);
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
@@ -111,7 +113,7 @@ static void backward_row(const struct problem *p, const struct scratch_size *r, 
     }
 }
 
-static void batch_entry(struct problem *p, const struct scratch_size *r, const loci_grad *grad)
+static void batch_entry(struct problem *p, const struct scratch *r, const loci_grad *grad)
 {
     const loci_call *c = p->call;
     const loci_view v = dense(c->v, p->Hkv, p->Lk, p->Dv), o = dense(c->o, p->H, p->Lq, p->Dv);
@@ -145,15 +147,15 @@ loci_status loci_reference_linear(const loci_plan *plan, const void *const *tens
                                   const loci_call *call, const loci_grad *grad)
 {
     struct problem problem, *p = &problem;
-    struct scratch_size scratch_size;
+    struct scratch scratch;
     loci_status status = loci_reference_open(p, plan, tensors, 0, call);
     if (status) return status;
     CHECK(call->error, plan->stage == LOCI_LINEAR_ATTENTION, LOCI_BAD_ARG,
           "the plan is not one of stage linear_attention");
-    double *base = calloc((size_t)lay_out(p, &scratch_size, NULL) + 1, sizeof *base);
+    double *base = calloc((size_t)lay_out(p, &scratch, NULL) + 1, sizeof *base);
     CHECK(call->error, base, LOCI_NO_MEMORY, "no memory for the reference");
-    lay_out(p, &scratch_size, base);
-    for (p->b = 0; p->b < p->B; p->b++) batch_entry(p, &scratch_size, grad);
+    lay_out(p, &scratch, base);
+    for (p->b = 0; p->b < p->B; p->b++) batch_entry(p, &scratch, grad);
     if (grad) loci_reference_give(p, grad->dtensors);
     free(base);
     return LOCI_OK;

@@ -123,6 +123,18 @@ ptrdiff_t loci_reference_scratch(const struct problem *p)
     return e >= 0 && p->def[e]->scratch_size ? p->def[e]->scratch_size(p, e) : 0;
 }
 
+/* Rows ask for the same distances, and positions that are counted have slots of their own. */
+const double *loci_reference_wave(const struct problem *p, int e, double distance)
+{
+    const ptrdiff_t slots = p->Lq + p->Lk, slot = ((int64_t)distance % slots + slots) % slots;
+    double *numbers = p->wave[e] + slot * p->def[e]->waves(p, e);
+    /* wave_of is 1 + |distance| with its sign, as it begins with zeros. */
+    const double known = distance < 0 ? distance - 1 : distance + 1;
+    if (p->wave_of[e][slot] != known) p->def[e]->wave(p, e, distance, numbers);
+    p->wave_of[e][slot] = known;
+    return numbers;
+}
+
 void loci_reference_give(const struct problem *p, void *const *dtensors)
 {
     for (int t = 0; dtensors && t < p->plan->tensors.n; t++)

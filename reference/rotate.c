@@ -78,7 +78,8 @@ static void rotate_pairs(const struct problem *p, int e, const struct pairs *r, 
     memcpy(y, x, (size_t)p->D * sizeof *y);
     for (int t = 0; t < r->count; t++) {
         const precise phi = angle(p, e, r, which, head, row, t);
-        const double cosine = angle_cos(phi), sine = angle_sin(phi);
+        double cosine, sine;
+        angle_turn(phi, &cosine, &sine);
         int a = first_channel(r, t), b = second_channel(r, t);
         y[a] = r->factor * (x[a] * cosine - x[b] * sine);
         y[b] = r->factor * (x[a] * sine + x[b] * cosine);
@@ -108,7 +109,8 @@ static void rotate_pairs_backward(const struct problem *p, int e, const struct p
     memcpy(dx, dy, (size_t)p->D * sizeof *dx);
     for (int t = 0; t < r->count; t++) {
         const precise phi = angle(p, e, r, which, head, row, t);
-        const double cosine = angle_cos(phi), sine = angle_sin(phi);
+        double cosine, sine;
+        angle_turn(phi, &cosine, &sine);
         int a = first_channel(r, t), b = second_channel(r, t);
         dx[a] = r->factor * (dy[a] * cosine + dy[b] * sine);
         dx[b] = r->factor * (-dy[a] * sine + dy[b] * cosine);
@@ -125,8 +127,10 @@ static void turn_pairs(const struct problem *p, int e, const struct pairs *r, lo
     memcpy(y, x, (size_t)p->Dv * sizeof *y);
     for (int t = 0; t < r->count; t++) {
         const precise phi = angle(p, e, r, which, head, row, t);
-        const double cosine = angle_cos(phi), sine = sign * angle_sin(phi);
+        double cosine, sine;
+        angle_turn(phi, &cosine, &sine);
         int a = first_channel(r, t), b = second_channel(r, t);
+        sine *= sign;
         y[a] = x[a] * cosine - x[b] * sine;
         y[b] = x[a] * sine + x[b] * cosine;
     }
@@ -410,8 +414,10 @@ static void pope(const struct problem *p, int e, loci_which which, int head, ptr
 {
     for (int t = 0; t < p->D; t++) {
         const precise phi = pope_angle(p, e, which, head, row, t);
-        y[t] = softplus(x[t]) * angle_cos(phi);
-        y[p->D + t] = softplus(x[t]) * angle_sin(phi);
+        double cosine, sine;
+        angle_turn(phi, &cosine, &sine);
+        y[t] = softplus(x[t]) * cosine;
+        y[p->D + t] = softplus(x[t]) * sine;
     }
 }
 static void pope_backward(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,
@@ -420,7 +426,9 @@ static void pope_backward(const struct problem *p, int e, loci_which which, int 
     double *ddelta = dtensor(p, e, "delta");
     for (int t = 0; t < p->D; t++) {
         const precise phi = pope_angle(p, e, which, head, row, t);
-        const double cosine = angle_cos(phi), sine = angle_sin(phi), a = dy[t], b = dy[p->D + t];
+        const double a = dy[t], b = dy[p->D + t];
+        double cosine, sine;
+        angle_turn(phi, &cosine, &sine);
         dx[t] = 0;
         /* Padding, which may contain NaN, has no gradient. */
         if (a == 0 && b == 0) continue;
@@ -605,6 +613,11 @@ struct fope {
     double x;
 };
 
+static int fope_all(const struct problem *p, int e)
+{
+    return (int)fmax(option(p, e, "fourier_dim", 0), p->D) / 2;
+}
+static ptrdiff_t fope_room(const struct problem *p, int e) { return 2 * fope_all(p, e); }
 /* Frequency l; 0 below the floor. */
 static precise fope_frequency(const struct fope *f, int l)
 {
@@ -613,13 +626,13 @@ static precise fope_frequency(const struct fope *f, int l)
                  * option(f->p, f->e, "floor_ratio", 1);
     return option(f->p, f->e, "clamp", 1) != 0 && w < least ? 0 : w;
 }
-/* Counts the remaining waves and the pairs that are sums of them. */
+/* Counts the remaining waves and the pairs that are sums of them; the waves go to scratch. */
 static struct fope fope_of(const struct problem *p, int e, loci_which which, int head,
                            ptrdiff_t row)
 {
     struct fope f = { .p = p,
                       .e = e,
-                      .all = (int)fmax(option(p, e, "fourier_dim", 0), p->D) / 2,
+                      .all = fope_all(p, e),
                       .kv = kv_of(p, which, head),
                       .x = coordinate(p, which, 0, row) };
     bool ignore = option(p, e, "ignore_zero", 1) != 0;
@@ -627,6 +640,9 @@ static struct fope fope_of(const struct problem *p, int e, loci_which which, int
     /* Frequencies fall, so zeros are at the end. */
     while (ignore && f.waves > 0 && fope_frequency(&f, f.waves - 1) == 0) f.waves--;
     f.sums = !ignore ? p->D / 2 : f.waves < p->D / 4 ? f.waves : p->D / 4;
+    for (int l = 0; l < f.waves; l++)
+        angle_turn(f.x * fope_frequency(&f, l), p->rotate_scratch + l,
+                   p->rotate_scratch + f.all + l);
     return f;
 }
 
@@ -651,8 +667,7 @@ static double fope_whole(const struct fope *f, bool cosine, int t)
 /* cos or sin of wave l at this row. */
 static double fope_wave(const struct fope *f, bool cosine, int l)
 {
-    const precise phi = f->x * fope_frequency(f, l);
-    return cosine ? angle_cos(phi) : angle_sin(phi);
+    return f->p->rotate_scratch[(cosine ? 0 : f->all) + l];
 }
 /* cos or sin of pair t: a sum of waves, or the constants of the pairs beyond. */
 static double fope_sum(const struct fope *f, bool cosine, int t)
@@ -727,6 +742,7 @@ const struct definition loci_define_fope = {
     .name = "fope",
     .rotate = fope,
     .rotate_backward = fope_backward,
+    .scratch_size = fope_room,
     .turn_sizes = fope_means,
     .cancels = true,
 };
@@ -901,13 +917,13 @@ loci_status loci_reference_rotate(const loci_plan *plan, const void *const *tens
     int heads = which == LOCI_QUERY ? p->H : p->Hkv, turning = loci_reference_rotation(p);
     ptrdiff_t rows = which == LOCI_QUERY ? p->Lq : p->Lk;
 
-    double *scratch_size =
+    double *memory =
         calloc((size_t)(loci_reference_dtensors(p, NULL) + 3 * p->D + loci_reference_scratch(p)),
-               sizeof *scratch_size);
-    CHECK(call->error, scratch_size, LOCI_NO_MEMORY, "no memory for the reference");
-    double *x1 = scratch_size + loci_reference_dtensors(p, scratch_size), *dy1 = x1 + p->D,
+               sizeof *memory);
+    CHECK(call->error, memory, LOCI_NO_MEMORY, "no memory for the reference");
+    double *x1 = memory + loci_reference_dtensors(p, memory), *dy1 = x1 + p->D,
            *unused = dy1 + p->D;
-    p->scratch_size = unused + p->D;
+    p->rotate_scratch = unused + p->D;
     x = dense(x, heads, rows, p->D);
     y = dense(y, heads, rows, p->D);
     dy = dense(dy, heads, rows, p->D);
@@ -923,6 +939,6 @@ loci_status loci_reference_rotate(const loci_plan *plan, const void *const *tens
                            dx.data ? view_row(dx, p->b, h, i) : NULL, unused);
             }
     if (dy.data) loci_reference_give(p, dtensors);
-    free(scratch_size);
+    free(memory);
     return LOCI_OK;
 }

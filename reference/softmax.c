@@ -20,11 +20,9 @@ enum { COUNT_KEYS, COUNT_POSITION };
 /* The number of keys that row i of head h sees, or its position + 1; at least 1. */
 static double count(const struct problem *p, int e, int h)
 {
-    int64_t n = 0;
-    if (option(p, e, "count", COUNT_KEYS) == COUNT_POSITION) n = q_position(p, p->i) + 1;
-    else
-        for (ptrdiff_t j = 0; j < p->Lk; j++) n += p->sees[h * p->Lk + j];
-    return n < 1 ? 1 : (double)n;
+    const bool by_position = option(p, e, "count", COUNT_KEYS) == COUNT_POSITION;
+    const double n = by_position ? (double)q_position(p, p->i) + 1 : p->keys_seen[h];
+    return n < 1 ? 1 : n;
 }
 
 static double ssmax(const struct problem *p, int e, int h, double x, double *slope)

@@ -82,19 +82,25 @@ static struct xl xl_of(const struct problem *p, int e, int h)
     return (struct xl){ width, tensor(p, e, "w") + h * p->D * width, tensor(p, e, "u") + h * p->D,
                         tensor(p, e, "v") + h * p->D };
 }
-/* R_d of key j in scratch[0], W R_d in scratch[1]; an odd width has one sine more. */
-static void xl_distance(struct problem *p, int e, const struct xl *x, ptrdiff_t j)
+static ptrdiff_t xl_waves(const struct problem *p, int e) { return form(p, e, "w")->shape[2]; }
+/* R_d; an odd width has one sine more. */
+static void xl_wave(const struct problem *p, int e, double d, double *r)
 {
-    double limit = option(p, e, "clamp", -1), base = option(p, e, "base", 10000),
-           d = (double)distance(p, j);
-    ptrdiff_t half = (x->width + 1) / 2;
-    if (limit > 0) d = clip(d, -limit, limit);
-    for (ptrdiff_t c = 0; c < x->width; c++) {
-        const precise angle = d * power_of(base, (precise)-2 * (c % half) / x->width);
-        p->scratch[0][c] = c < half ? angle_sin(angle) : angle_cos(angle);
+    const double base = option(p, e, "base", 10000);
+    const ptrdiff_t width = xl_waves(p, e), half = (width + 1) / 2;
+    for (ptrdiff_t c = 0; c < width; c++) {
+        const precise angle = d * power_of(base, (precise)-2 * (c % half) / width);
+        r[c] = c < half ? angle_sin(angle) : angle_cos(angle);
     }
-    for (int c = 0; c < p->D; c++)
-        p->scratch[1][c] = dot(x->w + c * x->width, p->scratch[0], x->width);
+}
+/* R_d of key j, and W R_d in scratch[1]. */
+static const double *xl_distance(struct problem *p, int e, const struct xl *x, ptrdiff_t j)
+{
+    double limit = option(p, e, "clamp", -1), d = (double)distance(p, j);
+    if (limit > 0) d = clip(d, -limit, limit);
+    const double *r = loci_reference_wave(p, e, d);
+    for (int c = 0; c < p->D; c++) p->scratch[1][c] = dot(x->w + c * x->width, r, x->width);
+    return r;
 }
 
 /* u.k, then q and v against the projected wave. */
@@ -118,17 +124,19 @@ static void xl_backward(struct problem *p, int e, int h)
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
         double g = of_head(p, p->draw, h)[j];
-        xl_distance(p, e, &x, j);
+        const double *r = xl_distance(p, e, &x, j);
         add_scaled(dtensor(p, e, "u") + h * p->D, g, p->k + k_row(p, h, j), p->D);
         add_scaled(p->dk + k_row(p, h, j), g, x.u, p->D);
         add_scaled(dtensor(p, e, "v") + h * p->D, g, p->scratch[1], p->D);
         add_scaled(p->dq + q_row(p, h), g, p->scratch[1], p->D);
         for (int c = 0; c < p->D; c++)
-            add_scaled(dw + c * x.width, g * (q[c] + x.v[c]), p->scratch[0], x.width);
+            add_scaled(dw + c * x.width, g * (q[c] + x.v[c]), r, x.width);
     }
 }
 const struct definition loci_define_xl = {
     .name = "xl",
+    .waves = xl_waves,
+    .wave = xl_wave,
     .score = xl,
     .score_backward = xl_backward,
 };
