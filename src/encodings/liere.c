@@ -346,6 +346,14 @@ static void run(struct slot_job *job, void (*work)(void *, int), int64_t jobs)
     else if (n == 1) work(job, 0);
 }
 
+/* Of the plan's engine.  Those for float32 multiply matrices of doubles in vectors, to the same
+ * bits, so plans in double borrow theirs. */
+static add_product *add_product_of(const struct call *c)
+{
+    const struct engine *engine = c->plan->f64 ? loci_engine(NULL, false) : NULL;
+    return (engine ? engine : c->plan->engine)->add_product;
+}
+
 /* Computes the matrices of slots until none remain.  `into` is transposed, as rows are
  * multiplied from the left; gradients go back through the matrix as it is. */
 static void exponential_job(void *arg, int index)
@@ -359,7 +367,7 @@ static void exponential_job(void *arg, int index)
         for (ptrdiff_t at = 0; at < w->groups * w->count; at++) {
             const ptrdiff_t to = (i * w->groups * w->count + at) * n * n;
             add_generators(c, job->enc, w, i, at, x);
-            loci_exponential(n, x, r, work, c->plan->engine->add_product);
+            loci_exponential(n, x, r, work, add_product_of(c));
             for (int o = 0; o < n; o++)
                 for (int k = 0; k < n; k++) {
                     store_real(w->into, c->plan->f64, to + k * n + o, r[o * n + k]);
@@ -444,7 +452,7 @@ static void gradient_job(void *arg, int index)
             for (int i = 0; i < n * n; i++) any |= g[i] != 0;
             if (!any) continue;
             add_generators(c, job->enc, w, slot, at, x);
-            loci_exponential_adjoint(n, x, g, d, work, c->plan->engine->add_product);
+            loci_exponential_adjoint(n, x, g, d, work, add_product_of(c));
             for (int a = 0; a < c->plan->axes; a++) {
                 const double along = coordinate(c, w->first[slot], a);
                 double *to = sum + ((ptrdiff_t)a * blocks_of_all + at) * n * n;
