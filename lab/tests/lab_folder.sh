@@ -116,6 +116,7 @@ while kill -0 $first 2>/dev/null || kill -0 $second 2>/dev/null; do
     for result in "$work"/pair/runs/*/result.json; do
         stat -c '%n %i' "$result" >>"$work/results"
     done 2>/dev/null
+    sleep 0.01
 done
 wait $first && wait $second
 check "two processes on one folder" test $? -eq 0

@@ -6,15 +6,17 @@ Weights and sound are random; nothing is loaded.
     python speech.py --seconds 3600 --layers 24 --attention loci
 
 Eager attention and torch's have rows times twice as many distances of scores, for each head; loci has none of them.
-Every way runs in a process of its own, as memory is the most that a process ever had."""
+Every way runs in a process of its own, as memory is the most that a process ever had.  All are forks of one that has
+imported PyTorch and has computed nothing."""
 
 import argparse
 import copy
+import multiprocessing
 import os
 import resource
-import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import torch
 import transformers
@@ -99,27 +101,29 @@ def check() -> None:
     assert pieces < 1e-4
 
 
+def alone(work: Callable[..., None], *arguments: str | int) -> None:
+    sys.stdout.flush()
+    process = multiprocessing.get_context("fork").Process(target=work, args=arguments)
+    process.start()
+    process.join()
+    if process.exitcode:
+        sys.exit(1)
+
+
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--seconds", type=int, default=20, help="of sound")
     p.add_argument("--layers", type=int, default=2, help="parakeet-ctc-0.6b has 24")
     p.add_argument("--threads", type=int, default=loci.get_num_threads())
     p.add_argument("--attention", nargs="+", default=["eager", "sdpa", "loci"], choices=["eager", "sdpa", "loci"])
-    p.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = p.parse_args()
-    if options.here:
-        measure(options.attention[0], options.layers, options.seconds, options.threads)
-        return
-    check()
+    alone(check)
     for attention in options.attention:
         needs = asks_for(transformers.ParakeetEncoderConfig(), options.seconds)
         if attention != "loci" and needs > 0.7 * memory():
             print(f"{attention:5} asks for {needs / 1e9:.0f} GB of scores: left out")
             continue
-        sys.stdout.flush()
-        sizes = ("--seconds", options.seconds, "--layers", options.layers, "--threads", options.threads)
-        command = [sys.executable, __file__, "--here", "--attention", attention, *map(str, sizes)]
-        subprocess.run(command, check=True)
+        alone(measure, attention, options.layers, options.seconds, options.threads)
 
 
 if __name__ == "__main__":
