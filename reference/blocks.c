@@ -71,10 +71,10 @@ DEFINE_SERIES(series_precise, precise, PRECISE_TERMS)
 static void exponential(int n, int half, precise *x, double *out)
 {
     const int numbers = n * n;
-    double norm = 0;
-    for (int i = 0; i < n; i++) {
+    double norm = 0; /* of a alone, as the exponential is linear in b */
+    for (int i = 0; i < half; i++) {
         double sum = 0;
-        for (int j = 0; j < n; j++) sum += fabs((double)x[i * n + j]);
+        for (int j = 0; j < half; j++) sum += fabs((double)x[i * n + j]);
         norm = fmax(norm, sum);
     }
     /* Halved until the norm is at most 1/2. */

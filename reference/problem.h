@@ -45,13 +45,13 @@ struct problem {
     double *keep, *whole;
     double *dadd, *draw, *dlog_mul, *da, *ds, *dw;
     double *lse, *rem, *dlse, *drem; /* [H] */
-    double *keys_seen;               /* [H]: the number of them */
+    double *keys_seen;               /* [H]: how many keys the row sees */
     double *o, *dout;                /* [H][Dv]; of turned values, if values turn */
     double *ae, *dae;                /* [H][D] */
     /* as long as the largest of Lk, Dr, Dv and every extent of a tensor */
     double *scratch[3];
     double *rotate_scratch; /* memory that the rotation asked for */
-    /* by encoding: numbers of the distances that were asked for last, and these distances */
+    /* by encoding: numbers of recent distances, and by slot the distance, 1 further from 0 */
     double *wave[MAX_ENCODINGS], *wave_of[MAX_ENCODINGS];
     struct sizes *budget; /* NULL: not wanted */
 };
@@ -85,7 +85,7 @@ struct definition {
      * and dtensor(), from the gradients of products. */
     void (*products)(struct problem *, int e, int h, double *product);
     void (*products_backward)(struct problem *, int e, int h, const double *dproduct);
-    /* Numbers that depend on the distance alone, as many as waves() says. */
+    /* Numbers that depend on the distance alone.  waves() returns their count. */
     ptrdiff_t (*waves)(const struct problem *, int e);
     void (*wave)(const struct problem *, int e, double distance, double *numbers);
     /* Row i of head h: adds to raw, log_mul, add.  Backward reads draw, dlog_mul, dadd. */
@@ -151,7 +151,7 @@ int loci_reference_turning(const struct problem *);
 /* The encoding that makes products of its own, or -1. */
 int loci_reference_walking(const struct problem *);
 ptrdiff_t loci_reference_scratch(const struct problem *);
-/* What wave() of an encoding says of a distance. */
+/* What wave() of an encoding says of a distance.  Valid until the next call. */
 const double *loci_reference_wave(const struct problem *, int e, double distance);
 /* Copies the sums to the pointers that are not NULL. */
 void loci_reference_give(const struct problem *, void *const *dtensors);

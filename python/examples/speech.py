@@ -7,7 +7,7 @@ Weights and sound are random; nothing is loaded.
 
 Eager attention and torch's have rows times twice as many distances of scores, for each head; loci has none of them.
 Every way runs in a process of its own, as memory is the most that a process ever had.  All are forks of one that has
-imported PyTorch and has computed nothing."""
+imported PyTorch and computed nothing; each imports loci itself, which after a fork keeps to threads of its own."""
 
 import argparse
 import copy
@@ -21,8 +21,6 @@ from collections.abc import Callable
 import torch
 import transformers
 from transformers.models.parakeet.modeling_parakeet import ParakeetEncoder
-
-import loci.hf
 
 RATE = 100  # features of sound a second; the encoder has a frame for every eighth
 
@@ -50,6 +48,8 @@ def in_pieces(model: ParakeetEncoder, frames: int = 750) -> None:
 
 
 def measure(attention: str, layers: int, seconds: int, threads: int) -> None:
+    import loci.hf
+
     torch.manual_seed(0)
     torch.set_num_threads(threads)
     loci.set_num_threads(threads)
@@ -84,6 +84,8 @@ def memory() -> float:
 
 def check() -> None:
     """That both are the same, of sound that is padded, and that convolutions in pieces are those of the whole."""
+    import loci.hf
+
     torch.manual_seed(0)
     one = encoder(2, hidden_size=64, intermediate_size=96, num_attention_heads=4)
     other = loci.hf.patch(copy.deepcopy(one))
@@ -107,14 +109,14 @@ def alone(work: Callable[..., None], *arguments: str | int) -> None:
     process.start()
     process.join()
     if process.exitcode:
-        sys.exit(1)
+        sys.exit(f"{work.__name__}: exit code {process.exitcode}")
 
 
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--seconds", type=int, default=20, help="of sound")
     p.add_argument("--layers", type=int, default=2, help="parakeet-ctc-0.6b has 24")
-    p.add_argument("--threads", type=int, default=loci.get_num_threads())
+    p.add_argument("--threads", type=int, default=torch.get_num_threads())
     p.add_argument("--attention", nargs="+", default=["eager", "sdpa", "loci"], choices=["eager", "sdpa", "loci"])
     options = p.parse_args()
     alone(check)

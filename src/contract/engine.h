@@ -98,7 +98,8 @@ struct engine {
     /* For LATER_TILES tiles of KT reals.  later: for each number, the sum of those after it in its
      * tile, newest first.  sum: the sum of a tile.  top: the largest of `later` in a tile. */
     void (*sum_later)(const void *x, void *later, double *sum, double *top);
-    /* to[m][n] += x[m][k] y[k][n]; the same bits on every machine. */
+    /* to[m][n] += x[m][k] y[k][n]; the same bits on every machine.  Plans in double borrow it
+     * from the best engine in float32. */
     void (*add_product)(int m, int k, int n, const double *x, const double *y, double *to);
     /* to[i][j] += x[i] . y[j] in reals, for m rows i and n <= PROJECTED rows j of k numbers.  Rows
      * of x, y and to are xs, ys and PROJECTED numbers apart.  Each 32 of the k are one chain. */

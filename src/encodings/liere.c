@@ -346,8 +346,8 @@ static void run(struct slot_job *job, void (*work)(void *, int), int64_t jobs)
     else if (n == 1) work(job, 0);
 }
 
-/* Of the plan's engine.  Those for float32 multiply matrices of doubles in vectors, to the same
- * bits, so plans in double borrow theirs. */
+/* Of the plan's engine.  The engines for float32 multiply matrices of doubles in vectors, to the
+ * same bits, so plans in double borrow the best one's. */
 static add_product *add_product_of(const struct call *c)
 {
     const struct engine *engine = c->plan->f64 ? loci_engine(NULL, false) : NULL;

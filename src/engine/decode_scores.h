@@ -151,6 +151,7 @@ static struct sight place_rows(const struct row_set *w, ptrdiff_t j)
             t->keys = t[-1].keys;
             t->d = t[-1].d;
             t->partial = t[-1].partial;
+            t->cut = t[-1].cut;
             t->s = t[-1].s + w->stride;
             t->p = t[-1].p + w->stride;
         } else {

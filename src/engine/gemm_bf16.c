@@ -236,7 +236,7 @@ static void dot_pairs(struct tile *t, struct key_words k)
     const struct loci_plan *p = t->c->plan;
     const real factor = factor_of(p);
     const int K = (p->score_dim + 1) / 2;
-    if (!t->partial || t->listed) {
+    if (!t->cut) {
         pairs_product(t->live, t->keys, K, k.first, k.key, k.word, t->fast.q, t->s, factor, NULL);
         return;
     }
@@ -432,7 +432,7 @@ static void mix_pairs(struct tile *t)
     const int D = t->c->plan->value_dim, K = (t->keys + 1) / 2;
     const char *v = (const char *)t->fast.v;
     const ptrdiff_t word = sizeof(uint32_t);
-    if (!t->partial || t->listed) {
+    if (!t->cut) {
         pairs_product(t->live, D, K, v, word, word * D, t->fast.p, t->chunk.o, 1, t->alpha);
         return;
     }

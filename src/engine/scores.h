@@ -92,7 +92,26 @@ INLINE bool only_across(const struct tile *t)
     if (QT == 1 || c->backward || c->plan->rotate >= 0 || c->plan->moves >= 0) return false;
     EACH_USE(c, x, term)
         if (term->load) return false;
-    return t->rows == QT && in_place(c);
+    return in_place(c);
+}
+/* Scales and transposes stored rows.  The last of them, fewer than a vector, are copied and padded
+ * with rows of 0 first. */
+INLINE void put_across(struct tile *t, const real *from, ptrdiff_t stride, int D, real scale)
+{
+    const int Dp = padded(D), whole = t->rows / VL * VL, rest = t->rows - whole;
+    real scales[MAX_DIM], *across = t->q.across;
+    int r = whole;
+    for (int d = 0; d < D; d++) scales[d] = scale;
+    transpose_times(from, stride, whole, D, false, scales, across, QT);
+    if (rest) {
+        for (int i = 0; i < VL; i++)
+            for (int d = 0; d < D; d++)
+                t->q.rows[i * Dp + d] = i < rest ? from[(whole + i) * stride + d] : 0;
+        transpose_times(t->q.rows, Dp, VL, D, false, scales, across + whole, QT);
+        r += VL;
+    }
+    for (; r < QT; r += VL)
+        for (int d = 0; d < D; d++) vf_store(across + d * QT + r, vf_set1(0 * scale));
 }
 /* One form of the queries: rotated, scaled and transposed. */
 INLINE void open_queries(struct tile *t, int form)
@@ -103,10 +122,7 @@ INLINE void open_queries(struct tile *t, int form)
     const ptrdiff_t b = t->seq->b;
     const real scale = (real)p->scale;
     if (only_across(t)) {
-        real scales[MAX_DIM];
-        for (int d = 0; d < D; d++) scales[d] = scale;
-        transpose_times(stored_row(c, &c->q, b, t->h, t->i0), c->q.row, QT, D, scales, t->q.across,
-                        QT);
+        put_across(t, stored_row(c, &c->q, b, t->h, t->i0), c->q.row, D, scale);
         return;
     }
     load_queries(c, b, t->h, t->i0, t->rows, t->q.rows);

@@ -219,8 +219,8 @@ INLINE void close_rows(struct tile *t)
     const bool here = in_place(c);
     real *rows = here ? stored_row(c, &c->o, t->seq->b, t->h, t->i0) : t->chunk.o;
     const ptrdiff_t stride = here ? c->o.row : p->value_dim;
-    transpose_times(t->total.o, QT, p->value_dim, t->rows, p->weight < 0 ? inverse : NULL, rows,
-                    stride);
+    transpose_times(t->total.o, QT, p->value_dim, t->rows, QT > 1, p->weight < 0 ? inverse : NULL,
+                    rows, stride);
     if (p->turns_values)
         turn_outputs(c, t->angles, t->seq->b, t->h, -1, t->i0, t->rows, rows, stride);
     if (!here)

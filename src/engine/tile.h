@@ -131,6 +131,7 @@ struct tile {
     const int64_t *first, *last;
     /* some score of a live row is masked, or some row among `live` is dead */
     bool partial;
+    bool cut; /* not listed, and an edge of the band crosses the tile */
 
     /* Data. */
     struct queries q;

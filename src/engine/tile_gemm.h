@@ -124,7 +124,7 @@ INLINE struct next from_row(struct next next, int row)
 INLINE void dot_as(const enum then then, const struct tile *t, const real *a, ptrdiff_t as,
                    ptrdiff_t ad, struct next next, int D, const real *b, real *c)
 {
-    if (!t->partial || t->listed) {
+    if (!t->cut) {
         product_on(then, t->keys, t->live, D, a, as, ad, b, QT, c, QT, NULL, next);
         return;
     }
@@ -150,7 +150,7 @@ INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, c
     /* A is read down its columns, so its steps and rows are exchanged. */
     const struct next next = { rows.first, rows.step, rows.row, rows.size };
     const enum then then = fade ? FADE : BEGIN;
-    if (!t->partial || t->listed) {
+    if (!t->cut) {
         product_on(then, D, t->live, t->keys, a, 1, as, p, QT, c, QT, fade, next);
         return;
     }
@@ -177,6 +177,11 @@ INLINE bool finite_rows(const real *x, ptrdiff_t stride, int rows, int width)
         for (; n + 4 * VL <= width; n += 4 * VL)
             UNROLL_FOR(int v = 0; v < 4; v++)
                 zeros[v] = vf_fma(vf_load(x + i * stride + n + v * VL), vf_set1(0), zeros[v]);
+        UNROLL_FOR(int v = 0; v < 3; v++)
+            if (n + VL <= width) {
+                zeros[v] = vf_fma(vf_load(x + i * stride + n), vf_set1(0), zeros[v]);
+                n += VL;
+            }
         for (; n < width; n++) bad += x[i * stride + n] * 0;
     }
     vf_store(lanes, vf_add(vf_add(zeros[0], zeros[1]), vf_add(zeros[2], zeros[3])));
@@ -209,7 +214,7 @@ INLINE void mix_safe(const struct tile *t, const real *a, ptrdiff_t as, int D, c
  * the first that sees a key of the strip have w = 0 and are skipped. */
 INLINE void outer(const struct tile *t, const real *w, const real *rows, int width, real *c)
 {
-    if (!t->partial || t->listed) {
+    if (!t->cut) {
         product(ADD, t->keys, width, QT, w, QT, 1, rows, width, c, width, NULL);
         return;
     }

@@ -105,7 +105,7 @@ INLINE struct keyrange keys_of_rows(const struct tile *t, int r, int n)
 {
     const struct band w = band(t->c->plan);
     struct keyrange a = { 0, t->keys - 1 };
-    if (!t->partial || t->listed) return a;
+    if (!t->cut) return a;
     const int64_t newest = t->d + r + n - 1 - w.lo,
                   oldest = w.hi >= ((int64_t)1 << 60) ? 0 : t->d + r - w.hi;
     if (newest < a.last) a.last = newest < 0 ? -1 : (ptrdiff_t)newest;
@@ -209,9 +209,10 @@ INLINE bool set_keys(struct tile *t, ptrdiff_t j, ptrdiff_t last)
     t->j0 = q->k0 + j;
     t->keys = last - j + 1 < KT ? (int)(last - j + 1) : KT;
     if (t->run) t->d = q->d0 + (t->i0 - q->q0) - j;
+    t->cut = !t->listed && band_cuts(t, w);
     if (!t->listed) {
         /* Some row sees some of them, as keys_of() has excluded the others. */
-        t->partial = t->rows < t->live || band_cuts(t, w);
+        t->partial = t->rows < t->live || t->cut;
         return true;
     }
     int64_t *kp = (int64_t *)t->kp, *kg = (int64_t *)t->kg;

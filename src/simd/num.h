@@ -275,12 +275,14 @@ INLINE void vf_transpose(vf *x)
 }
 
 /* Rows to columns: to[col][row] = from[row][col] for `rows` x `cols`, times by[col] unless `by` is
- * NULL.  Blocks of VL x VL go through registers, the edges one by one.  A row whose columns have
- * one number each, or a column whose rows have, stays as it is. */
-INLINE void transpose_times(const real *from, ptrdiff_t fs, int rows, int cols, const real *by,
-                            real *to, ptrdiff_t ts)
+ * NULL.  Blocks of VL x VL go through registers, the edges one by one.  whole: rows of `from` and
+ * `by` are whole vectors in memory, so the last columns go through registers, too.  A row whose
+ * columns have one number each, or a column whose rows have, stays as it is. */
+INLINE void transpose_times(const real *from, ptrdiff_t fs, int rows, int cols, const bool whole,
+                            const real *by, real *to, ptrdiff_t ts)
 {
     int r = 0;
+    (void)whole; /* without vectors */
     if (!by && ((rows == 1 && ts == 1) || (cols == 1 && fs == 1))) {
         memcpy(to, from, sizeof(real) * (size_t)(rows * cols));
         return;
@@ -293,6 +295,14 @@ INLINE void transpose_times(const real *from, ptrdiff_t fs, int rows, int cols, 
             vf_load_columns(from + r * fs + c, fs, x);
             for (int i = 0; i < VL && by; i++) x[i] = vf_mul(x[i], vf_set1(by[c + i]));
             UNROLL_FOR(int i = 0; i < VL; i++) vf_store(to + (c + i) * ts + r, x[i]);
+        }
+        if (whole && c < cols) {
+            vf x[VL];
+            vf_load_columns(from + r * fs + c, fs, x);
+            UNROLL_FOR(int i = 0; i < VL; i++)
+                if (c + i < cols)
+                    vf_store(to + (c + i) * ts + r, by ? vf_mul(x[i], vf_set1(by[c + i])) : x[i]);
+            continue;
         }
         for (; c < cols; c++)
             for (int i = 0; i < VL; i++) {
@@ -307,7 +317,7 @@ INLINE void transpose_times(const real *from, ptrdiff_t fs, int rows, int cols, 
 }
 INLINE void transpose(const real *from, ptrdiff_t fs, int rows, int cols, real *to, ptrdiff_t ts)
 {
-    transpose_times(from, fs, rows, cols, NULL, to, ts);
+    transpose_times(from, fs, rows, cols, false, NULL, to, ts);
 }
 
 #endif

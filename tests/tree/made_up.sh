@@ -32,7 +32,8 @@ sed -i 's/^PE(kerple)$/&\nPE(smooth)/' "$tree/src/encodings/list.h"
 cat tests/tree/made_up/definition.c >>"$tree/reference/bias.c"
 echo 'DEFINITION(smooth)' >>"$tree/reference/list.h"
 
-# The program and one test, quick to compile; where this build has a cache of objects, from there.
+# The program and one test, quick to compile: kernels at -O0, and objects from this build's cache if
+# it has one.
 sed -i 's/set(kernel_level -O1 /set(kernel_level -O0 /' "$tree/CMakeLists.txt"
 check "kernels are not optimised" grep -q 'set(kernel_level -O0 ' "$tree/CMakeLists.txt"
 export CCACHE_BASEDIR=$work CCACHE_NOHASHDIR=1
