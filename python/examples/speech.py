@@ -7,7 +7,7 @@ Weights and sound are random; nothing is loaded.
 
 Eager attention and torch's have rows times twice as many distances of scores, for each head; loci has none of them.
 Every way runs in a process of its own, as memory is the most that a process ever had.  All are forks of one that has
-imported PyTorch and computed nothing; each imports loci itself, which after a fork keeps to threads of its own."""
+imported PyTorch and computed nothing. Each imports loci itself, as after a fork it would not run on torch's threads."""
 
 import argparse
 import copy

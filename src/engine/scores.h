@@ -85,7 +85,8 @@ INLINE void take_rows(const struct tile *t, const uint64_t *rows, const real *fr
 
 /* ---- Queries --------------------------------------------------------------------------------- */
 
-/* True if the queries go across as the caller stores them, times scale, and nothing uses rows. */
+/* True if the queries go across as the caller stores them, times scale, and nothing reads q.rows,
+ * which are scratch then. */
 INLINE bool only_across(const struct tile *t)
 {
     const struct call *c = t->c;
@@ -95,7 +96,7 @@ INLINE bool only_across(const struct tile *t)
     return in_place(c);
 }
 /* Scales and transposes stored rows.  The last of them, fewer than a vector, are copied and padded
- * with rows of 0 first. */
+ * with rows of 0 first, and the rest of the tile is 0. */
 INLINE void put_across(struct tile *t, const real *from, ptrdiff_t stride, int D, real scale)
 {
     const int Dp = padded(D), whole = t->rows / VL * VL, rest = t->rows - whole;

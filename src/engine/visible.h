@@ -100,7 +100,7 @@ INLINE struct rowrange rows_of(const struct tile *t, struct band w, int k)
     return (struct rowrange){ (int)first, (int)end };
 }
 
-/* Keys that some of n rows from r on see, if order and window decide; else all of the tile. */
+/* Keys that some of n rows from r on see, if an edge of the band crosses the tile; else all. */
 INLINE struct keyrange keys_of_rows(const struct tile *t, int r, int n)
 {
     const struct band w = band(t->c->plan);

@@ -275,9 +275,9 @@ INLINE void vf_transpose(vf *x)
 }
 
 /* Rows to columns: to[col][row] = from[row][col] for `rows` x `cols`, times by[col] unless `by` is
- * NULL.  Blocks of VL x VL go through registers, the edges one by one.  whole: rows of `from` and
- * `by` are whole vectors in memory, so the last columns go through registers, too.  A row whose
- * columns have one number each, or a column whose rows have, stays as it is. */
+ * NULL.  Blocks of VL x VL go through registers, the edges one by one.  whole: rows of `from`
+ * are whole vectors in memory, so the last columns go through registers, too.  A row whose columns
+ * have one number each, or a column whose rows have, stays as it is. */
 INLINE void transpose_times(const real *from, ptrdiff_t fs, int rows, int cols, const bool whole,
                             const real *by, real *to, ptrdiff_t ts)
 {
