@@ -111,6 +111,7 @@ INLINE void put_across(struct tile *t, const real *from, ptrdiff_t stride, int D
         transpose_times(t->q.rows, Dp, VL, D, false, scales, across + whole, QT);
         r += VL;
     }
+    /* with the sign that a scaled row of 0 has */
     for (; r < QT; r += VL)
         for (int d = 0; d < D; d++) vf_store(across + d * QT + r, vf_set1(0 * scale));
 }
